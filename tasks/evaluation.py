@@ -37,11 +37,8 @@ EVALUATION = Stage("evaluation", version=4, result="{trajectories} done, {failed
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     """Sample `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
 
-    A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
-
-    Raises:
-        InputError: no prompt was held out.
-        TrainingError: the flow run that evaluates it failed, was cancelled, or crashed too often.
+    A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set. Raises InputError if
+    no prompt was held out; TrainingError if the flow run that evaluates it failed, was cancelled, or crashed too often.
     """
     if prompts.held_out.num_rows == 0:
         raise InputError(
@@ -72,8 +69,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 def rewards_digest(tools: ToolsConfig) -> str | None:
     """Return SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
 
-    Raises:
-        ConfigError: the file does not load.
+    Raises ConfigError if the file does not load.
     """
     if tools.rewards_file is None:
         return None

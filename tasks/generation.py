@@ -41,9 +41,7 @@ def needs_dataset(config: DistillConfig) -> bool:
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     """Build the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
 
-    Raises:
-        NothingKept: no row is kept; the message holds the funnel.
-        FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
+    Raises NothingKept, with the funnel, if no row is kept; else as `tasks.rollouts.sample_teacher`.
     """
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)

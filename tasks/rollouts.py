@@ -80,13 +80,10 @@ def sample_teacher(
 ) -> Rollouts:
     """Sample the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
 
-    `wanted` returns the target of each shard of prompts; None samples everything.
-
-    Raises:
-        ConfigError: `teacher.batch` is set together with a setting that batch endpoints do not support.
-        InputError: all prompts are held out.
-        FailureBudgetExceeded: more rollouts of a shard failed than the config allows; finished ones are kept.
-        EndpointError: the endpoint cannot be used.
+    `wanted` returns the target of each shard of prompts; None samples everything. Raises ConfigError if `teacher.batch`
+    is set together with a setting that batch endpoints do not support; InputError if all prompts are held out;
+    FailureBudgetExceeded if more rollouts of a shard failed than the config allows; EndpointError if the endpoint
+    cannot be used.
     """
     if prompts.train.num_rows == 0:
         raise InputError(

@@ -33,9 +33,8 @@ _logger = logging.getLogger("stillhouse.imports")
 def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
     """Import the trajectories of the file `path` whose prompts are among the training prompts.
 
-    Raises:
-        InputError: the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none belongs
-            to a training prompt.
+    Raises InputError if the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none
+    belongs to a training prompt.
     """
     file = Path(path).expanduser()
     if not file.is_file():

@@ -44,11 +44,7 @@ _SHARES: Final = frozenset({"accuracy", "truncated_share", "valid_tool_call_shar
 
 
 def write_report(folder: Path, report: ReportData) -> Path:
-    """Write `report.html` into `folder` atomically and return its path.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write `report.html` into `folder` atomically and return its path; raise StoreError if it cannot be written."""
     path = folder / FILE_NAME
     write_atomic(path, render(report).encode("utf-8"))
     return path

@@ -34,10 +34,8 @@ class Sent:
 def send_fallback(folder: Path) -> Sent:
     """Send the records of the fallback file in `folder`, each to the tracking URI it was meant for.
 
-    Call it again after an interruption: it goes on behind the last record that was sent.
-
-    Raises:
-        TrackingError: MLflow cannot be reached, or another process is sending them; nothing is lost.
+    Call it again after an interruption: it goes on behind the last record that was sent. Raises TrackingError if MLflow
+    cannot be reached, or another process is sending them; nothing is lost.
     """
     if not any((folder / name).exists() for name in (FALLBACK_FILE, _SENDING_FILE)):
         return Sent()

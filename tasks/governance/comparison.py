@@ -55,9 +55,7 @@ def compare(
 ) -> ComparedModels:
     """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt.
 
-    Raises:
-        InputError: no prompt was held out.
-        FailureBudgetExceeded, EndpointError: a model could not be sampled.
+    Raises InputError if no prompt was held out; FailureBudgetExceeded or EndpointError if a model could not be sampled.
     """
     champions = [] if champion is None else [champion.model]
     reference = base if champion is None else champion.model

@@ -56,8 +56,7 @@ _logger = logging.getLogger("stillhouse.pair")
 def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> None:
     """Examine the pair of a costly on-policy training, and warn of what does not fit.
 
-    Raises:
-        TrainingError: the verdict is no, and `on_policy.pair_check` is `auto`.
+    Raises TrainingError if the verdict is no, and `on_policy.pair_check` is `auto`.
     """
     check = config.on_policy.pair_check
     if not PAIR.when(config) or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
@@ -102,8 +101,7 @@ def pair_task(
 def examine_config(config: DistillConfig, num_prompts: int = NUM_PROMPTS) -> list[PairFinding]:
     """Examine the pair of a config, its student being `student.model`; without Prefect and MLflow.
 
-    Raises:
-        ConfigError, InputError: prompts, tools or rewards cannot be read.
+    Raises ConfigError or InputError if prompts, tools or rewards cannot be read.
     """
     parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     trained, held_out = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)

@@ -61,10 +61,8 @@ class StageCall(BaseModel):
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
         """Return the call of a stage with a task's inputs, which may hold artifacts, models and config sections.
 
-        Where the store is a URL, artifacts that this machine made for the call are uploaded.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
+        Where the store is a URL, artifacts that this machine made for the call are uploaded. Raises StoreError if the
+        storage cannot be reached or refuses.
         """
         for artifact in artifacts_in(list(inputs.values())):
             context.store.share(artifact)
@@ -85,10 +83,7 @@ class StageCall(BaseModel):
 def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str | None = None, **inputs: Any) -> Any:
     """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
 
-    Raises:
-        ConfigError: there is no such deployment, or no server that could know it.
-        TrainingError: the child failed, was cancelled, or crashed too often; the message holds its reason.
-        StoreError: the child finished, yet its result is not in this run's store.
+    Raises as `run_stage_on` and `load_result`.
     """
     if deployment is None:
         return call_stage(stage, run, label=label, **inputs)
@@ -106,8 +101,7 @@ def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str 
 def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
     """Load the result of a stage that a flow run of `deployment` has finished.
 
-    Raises:
-        StoreError: the result is not in this run's store.
+    Raises StoreError if the result is not in this run's store.
     """
     result = find_cached(stage, run, inputs, ignore_refresh=True)
     if result is None:
@@ -121,10 +115,8 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
 def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
     """Run a stage in a flow run of `deployment`, to its end or until `stop` is set, for threads get no signals.
 
-    Raises:
-        ConfigError: there is no such deployment.
-        TrainingError: the child failed, was cancelled, or crashed too often.
-        Stopped: `stop` was set.
+    Raises ConfigError if there is no such deployment; TrainingError, with the child's reason, if it failed, was
+    cancelled, or crashed too often; Stopped if `stop` was set.
     """
     stop = stop or threading.Event()
     # Makes sure that one attempt has one child, also if the request that creates it is sent twice.

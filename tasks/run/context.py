@@ -166,11 +166,9 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     """Return the start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
 
     A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
-    `$ref`, common in JSON schemas, for one of its blocks.
-
-    Raises:
-        ConfigError: `config` holds a wrong key or value, or refreshes a stage that is none of the flow's.
-        StoreError: the store cannot be created, or its object storage cannot be reached or refuses.
+    `$ref`, common in JSON schemas, for one of its blocks. Raises ConfigError if `config` holds a wrong key or value, or
+    refreshes a stage that is none of the flow's; StoreError if the store cannot be created, or its object storage
+    cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")

@@ -99,8 +99,7 @@ _stages: dict[str, _Stage] = {}
 def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
     """Show the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
 
-    Raises:
-        StillhouseError: the block's, with what all parts together have saved.
+    A StillhouseError of the block also says what all parts together have saved.
     """
     stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
     try:

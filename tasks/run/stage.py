@@ -75,8 +75,7 @@ class Stage:
     def key(self, inputs: Mapping[str, Any]) -> str:
         """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process.
 
-        Raises:
-            TypeError: an input is neither JSON nor a config section, artifact or model.
+        Raises TypeError if an input is neither JSON nor a config section, artifact or model.
         """
         content = {name: _identity(value) for name, value in {**self.removed, **inputs}.items()}
         return f"{self.name}/v{self.version}-{digest(content)}"

@@ -65,8 +65,7 @@ def start_temporary_server() -> None:
 def flow_on_server() -> Iterator[None]:
     """Run a flow inside the block: no heartbeats to a temporary server, and an error for one that does not answer.
 
-    Raises:
-        StillhouseError: the server cannot be reached.
+    Raises StillhouseError if the server cannot be reached.
     """
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 

@@ -59,8 +59,7 @@ class ViewRow:
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
     """Yield the trajectories of a source; only labels and expected answers are held in memory.
 
-    Raises:
-        InputError: a file cannot be read or a row holds no messages.
+    Raises InputError if a file cannot be read or a row holds no messages.
     """
     labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS, optional=_ADDED)}
     metadata: dict[str, PromptMetadata] = {}

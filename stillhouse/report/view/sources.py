@@ -45,9 +45,7 @@ class ViewSource:
 def find_source(name: str, store_root: Path) -> ViewSource:
     """Find an existing path of this name, else a run in the store.
 
-    Raises:
-        ConfigError: neither, or a file or folder of another kind.
-        InputError: the run left no trajectories.
+    Raises ConfigError if there is neither, or the path is of another kind; InputError if the run left no trajectories.
     """
     path = Path(name)
     record_file = path if path.name == RUN_FILE else path / RUN_FILE
