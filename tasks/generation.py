@@ -30,7 +30,6 @@ from tasks.run.prefect_api import DATASET_CREATED
 from tasks.trajectory_import import import_trajectories
 
 DATASET_STAGES: Final = (ROLLOUTS, LABELS, JUDGE, DIFFICULTY, DUPLICATES, DATASET)
-"""From prompts to a dataset."""
 
 
 def needs_dataset(config: DistillConfig) -> bool:

@@ -9,8 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.section import Section
 from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
@@ -22,7 +20,7 @@ from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
-from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
+from stillhouse.types import Artifact, FrozenModel, JsonObject, Model, Prompt, PromptMetadata
 from tasks.cache.shards import map_shards
 from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
@@ -38,10 +36,8 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 ROLLOUTS = Stage("rollouts", version=3, result="{trajectories} done, {failed} failed", is_remote=True)
 
 
-class Rollouts(BaseModel):
+class Rollouts(FrozenModel):
     """The trajectories of all training prompts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     shards: tuple[Artifact, ...]
     metadata: tuple[Artifact, ...]
@@ -63,7 +59,6 @@ class ShardTarget(Section):
     """Number of accepted trajectories to sample in one shard, where the dataset has a target."""
 
     rows: int
-    """Accepted trajectories."""
     max_candidates: int | None
     """Most rollouts; None leaves it to `rollouts.num_samples`."""
     per_prompt: int | None

@@ -94,7 +94,7 @@ def _checked(
     *,
     origin: str = "",
 ) -> DistillConfig:
-    """Return the config; raise ConfigError unless its models fit, and prompts of the user's have a teacher of theirs."""
+    """Return the config; raise ConfigError unless its models fit and the user's own prompts have the user's teacher."""
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
     sources = [*config.prompts.sources.values()] or [config.prompts.source]
     own = [source for source in sources if not source.startswith("embedded:")]

@@ -34,9 +34,7 @@ _BATCH_ROWS: Final = 64
 
 class RecordedRow(NamedTuple):
     id: str
-    """Column `id` of the row."""
     model: str
-    """Who wrote it."""
     turns: Mapping[int, TopTokens]
     """By index of the assistant's message."""
 

@@ -59,7 +59,6 @@ JUDGE_COLUMNS: Final = (
 """Graded by a language model."""
 
 DIFFICULTY_COLUMNS: Final = tuple(column for label in LABELS if label.file == "difficulty" for column in label.columns)
-"""Difficulty for the student."""
 
 DUPLICATE_COLUMNS: Final = (
     Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
@@ -85,7 +84,6 @@ CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 COLUMNS: Final = (
     TRAJECTORY_COLUMNS + LABEL_COLUMNS + JUDGE_COLUMNS + DIFFICULTY_COLUMNS + DUPLICATE_COLUMNS + SELECTION_COLUMNS
 )
-"""Columns of a dataset."""
 
 JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSON)
 JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSONS)
@@ -100,6 +98,8 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     )
 
 
+KEPT_FILES: Final = ("train.parquet", "validation.parquet")
+DATASET_FILES: Final = (*KEPT_FILES, "rejected.parquet")
 CANDIDATES_FILE: Final = "candidates.parquet"
 SIGNATURES_FILE: Final = "signatures.parquet"
 JUDGE_FILE: Final = "judge.parquet"
@@ -112,15 +112,11 @@ class CandidateShard:
     """The files of one shard. Row `i` of each is the same trajectory; None: not measured."""
 
     candidates: Path
-    """Columns `schema.CANDIDATE_COLUMNS`."""
     signatures: Path
     """Columns `duplicates.signatures.SIGNATURE_SCHEMA`."""
     judge: Path | None = None
-    """Columns `schema.JUDGE_COLUMNS`."""
     difficulty: Path | None = None
-    """Columns `schema.DIFFICULTY_COLUMNS`."""
     duplicates: Path | None = None
-    """Columns `schema.DUPLICATE_COLUMNS`."""
 
     @property
     def recorded(self) -> Path | None:

@@ -21,7 +21,6 @@ class Totals:
     cost_usd: float | None
     latency_s: float | None
     num_tool_calls: int
-    """Calls the model made."""
     num_tool_results: int
     """Calls that ran, with a result or an error; refused and unanswered ones do not count."""
     num_tool_errors: int

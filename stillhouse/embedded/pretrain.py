@@ -28,8 +28,6 @@ _BATCHES_PER_BUCKET: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings of one embedded model."""
-
     name: str
     corpus: CorpusKind
     num_layers: int

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final
 
 MASK: Final = "***"
-"""Stands where a key was."""
 
 _SHORTEST_KEY: Final = 8
 """Characters. What is shorter stands for no key, such as the `none` that local servers are sent."""
@@ -23,8 +22,6 @@ _ESCAPE: Final = re.compile(
 
 
 class KeyRedactor:
-    """Takes keys out of answers."""
-
     def __init__(self, *keys: str | None) -> None:
         known = [key.encode() for key in keys if key is not None and len(key) >= _SHORTEST_KEY]
         spelled = {form for key in known for form in (key, *_base64_forms(key))}

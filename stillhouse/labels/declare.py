@@ -86,14 +86,11 @@ class Texts:
     sampled_text: str
     """Text of the model in all turns: reasoning, content, and arguments of tool calls."""
     tool_text: str
-    """Results of tools."""
     refusal: str | None = None
     """The last message's `refusal`, a field of OpenAI's models in place of content."""
 
 
 class Column(NamedTuple):
-    """A column of a dataset's files."""
-
     name: str
     kind: Kind
     meaning: str
@@ -104,8 +101,6 @@ class Column(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why rows are dropped."""
-
     name: str
     """Name in the column `drop_reasons`."""
     meaning: str

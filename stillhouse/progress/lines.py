@@ -28,14 +28,12 @@ class LineProgress:
         self._is_run_known = False
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
         # What a stage does between its figures would stand in the place of these.
         if not doing or total is None or self._is_quiet:
             self._report(stage, done, total, f"{done}/{'?' if total is None else total}  {doing or facts_text(facts)}")
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         figures = "; ".join(f"{name} {text}" for name, text in lines_of(state))
         line = f"{counted(state)}  {figures if state.limit or state.done else 'starting'}"
         self._report(stage, state.done, state.total, line)
@@ -51,7 +49,6 @@ class LineProgress:
             self._write_line(run_text(state))
 
     def announce(self, plan: str) -> None:
-        """Write a line of what the run will do and pay for."""
         self._write_line(f"plan     {plan}")
 
     def say(self, doing: str) -> None:

@@ -10,8 +10,6 @@ StageStatus = Literal["done", "cached", "running", "ahead"]
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage of a run."""
-
     name: str
     status: StageStatus
     seconds: float | None = None
@@ -33,8 +31,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run between its start and its end."""
-
     stages: tuple[StageState, ...]
     """In the order in which they run; the present one is `running`."""
     doing: str = ""

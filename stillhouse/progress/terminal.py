@@ -61,8 +61,6 @@ class _Bars(Progress):
 
 
 class TerminalProgress:
-    """A bar a stage."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = _Bars(
@@ -90,14 +88,12 @@ class TerminalProgress:
         self._bars.stop()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
         details = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis") if facts else None
         headline = facts_text(dict(list(facts.items())[:1]))
         self._show(stage, done, total, details, headline, doing)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         lines = lines_of(state)
         names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
         details = Table.grid(names, texts, padding=(0, 1))

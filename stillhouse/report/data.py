@@ -19,7 +19,6 @@ class StageSummary:
     cached: bool
     """Whether an earlier run's result was used; its tokens do not count for this run."""
     seconds: float
-    """Wall time in this run."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost_usd: float | None = None
@@ -34,8 +33,6 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """Everything on the page."""
-
     title: str
     created_at: datetime | None = None
     failure: str | None = None
@@ -59,4 +56,3 @@ class ReportData:
     mlflow_url: str | None = None
     prefect_url: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Shell commands by their purpose."""

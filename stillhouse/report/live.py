@@ -29,13 +29,10 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class LiveData:
-    """Everything on the page."""
-
     title: str
     as_of: datetime
     run: RunState
     bars: Mapping[str, Bar]
-    """By stage."""
     curves: Mapping[str, Mapping[str, Curve]]
     """By stage and figure."""
     trajectories: Sequence[SampleTrajectory]

@@ -24,11 +24,9 @@ _SMOOTH_FROM = 40
 _BOLD: Mapping[str, Any] = {"textcoords": "offset points", "color": INK, "fontweight": "bold"}
 """How figures are written beside what they belong to."""
 _DIGIT_POINTS = 6.8
-"""Width of a bold digit."""
 
 
 def stage_label(name: str) -> str:
-    """Return the label of a stage."""
     return STAGE_LABELS.get(name, name.replace("_", " "))
 
 
@@ -128,8 +126,6 @@ def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *,
 
 
 class Point(NamedTuple):
-    """One value of a curve."""
-
     step: int
     value: float
 

@@ -9,8 +9,6 @@ from stillhouse.testing.limits import Scope
 
 @dataclass(slots=True)
 class Entry:
-    """One line of the ledger."""
-
     digest: str
     arrived_at: float
     """`time.time()`, comparable between processes of one machine."""

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from stillhouse.types import FrozenModel
 
 Scope = Literal["requests", "tokens", "concurrency", "day"]
 _DAY_S: Final = 3600.0
 _ROUNDING: Final = 1e-6
 
 
-class Limits(BaseModel):
+class Limits(FrozenModel):
     """The allowance of a provider at one time; None sets no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_minute: float | None = Field(default=None, gt=0)
     tokens_per_minute: float | None = Field(default=None, gt=0)
@@ -39,10 +39,8 @@ class Limits(BaseModel):
     """Share of all limits that another client of the same key uses up; headers still report the whole limit."""
 
 
-class Step(BaseModel):
+class Step(FrozenModel):
     """From when on limits hold, in seconds after the first request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     at_s: float = Field(ge=0)
     limits: Limits
@@ -50,8 +48,6 @@ class Step(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Tokens of a request."""
-
     tokens: int = 0
     """Prompt and completion."""
     reserved_tokens: int = 0

@@ -23,8 +23,6 @@ _UNSENT_TAG: Final = "stillhouse.unsent_id"
 
 @dataclass(slots=True)
 class Sent:
-    """Outcome of sending the records."""
-
     by_kind: Counter[str] = field(default_factory=Counter)
     """Records that MLflow has now."""
     left: Counter[str] = field(default_factory=Counter)

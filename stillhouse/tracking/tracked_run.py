@@ -57,7 +57,6 @@ class TrackedRun:
         tracking is off."""
         self.name = name
         self.pages = RunPages(uri, run_id, experiment)
-        """Addresses in MLflow's UI."""
         self._experiment = experiment
         self._owned = owned
         self._fallback = None if uri is None else Fallback(fallback_folder, uri)
@@ -81,11 +80,9 @@ class TrackedRun:
         self.send("tags", {"tags": cut})
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
-        """Copy the files of `folder` to the run's artifacts."""
         self.send("artifacts", {"folder": str(folder.absolute()), "subfolder": subfolder})
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Copy one file to the run's artifacts."""
         self.send("artifact", {"file": str(file.absolute()), "subfolder": subfolder})
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
@@ -134,7 +131,6 @@ class TrackedRun:
         self._writer.close()
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
-        """Flush and end the run."""
         self._writer.close()
         # Even during an outage: an unended run looks alive until the next start.
         self.send("status", {"status": status}, insist=True)

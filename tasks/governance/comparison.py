@@ -118,5 +118,4 @@ def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
-    """Return the lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))

@@ -188,7 +188,6 @@ def _measure(
 
 
 def num_trajectories(config: OnPolicyConfig) -> int:
-    """Return the number of trajectories that a training samples."""
     return config.num_batches * config.prompts_per_step * config.group_size
 
 

@@ -20,12 +20,11 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.states import Cancelling, State
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
-from stillhouse.types import Artifact, JsonObject, Model
+from stillhouse.types import Artifact, FrozenModel, JsonObject, Model
 from tasks.cache.results import artifacts_in
 from tasks.cache.stage import call_stage, find_cached
 from tasks.run.context import Run, RunContext
@@ -43,16 +42,13 @@ class Stopped(Exception):
     """The wait for the child was stopped."""
 
 
-class StageCall(BaseModel):
+class StageCall(FrozenModel):
     """Parameters of a flow run that runs one stage of another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: str
     key: str
     """The stage's cache key as the parent computed it."""
     inputs: JsonObject
-    """The task's arguments."""
     weights: dict[str, Artifact]
     """Artifacts of the models among the inputs, by input name: the child's machine may lack them."""
     context: RunContext

@@ -49,7 +49,6 @@ def shown_by(listener: Listener) -> Iterator[None]:
 
 
 def progress() -> Listener:
-    """Return the listener of this process."""
     return _listener
 
 

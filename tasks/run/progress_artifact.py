@@ -49,7 +49,6 @@ class ProgressArtifact:
         self._thread = threading.Thread(target=context.run, args=(self._publish_all,), name="live-page", daemon=True)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         self._latest = (stage, state)
 
     def __enter__(self) -> Self:

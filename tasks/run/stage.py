@@ -34,8 +34,6 @@ def always(_config: DistillConfig) -> bool:
 
 @dataclass(eq=False)
 class Stage:
-    """Declaration of a stage; `made_by` names its task."""
-
     name: str
     version: int
     """Of its behaviour."""
@@ -130,4 +128,3 @@ CACHED_STAGE: dict[str, Any] = {
     "retry_delay_seconds": [5, 30],
     "retry_condition_fn": is_crash,
 }
-"""Options of every stage's task."""

@@ -54,7 +54,6 @@ class RunWatch:
         self._begin_next()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         self._shown.update(stage, done, total, **facts)
         eta_s = facts.get("eta_s")
         with self._lock:
@@ -65,7 +64,6 @@ class RunWatch:
             self._observe(eta_s if isinstance(eta_s, int | float) else None)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         self._shown.update_rollouts(stage, state)
         with self._lock:
             self._bars[stage] = Bar(state.done, state.total, self._seconds(stage), rollouts=state)
@@ -76,20 +74,16 @@ class RunWatch:
             self._observe(state.eta_s)
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """See `Listener`."""
         with self._lock:
             self._trajectories.appendleft((stage, trajectory))
 
     def update_run(self, state: RunState) -> None:
-        """See `Listener`."""
         self._shown.update_run(state)
 
     def announce(self, plan: str) -> None:
-        """See `Listener`."""
         self._shown.announce(plan)
 
     def say(self, doing: str) -> None:
-        """See `Listener`."""
         with self._lock:
             self._doing = doing
             self._shown.update_run(self.state)

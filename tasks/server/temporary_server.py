@@ -108,7 +108,6 @@ def _settings_url() -> str | None:
 
 
 def main() -> None:
-    """Serve on the port and the listening socket given as arguments."""
     # The parent does not read standard output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with rarely_collected():

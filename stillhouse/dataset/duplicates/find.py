@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stillhouse.config.dataset import Comparison
-from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
+from stillhouse.dataset.duplicates.bands import Bands, Places, banded_signatures, likely_pairs
 from stillhouse.dataset.duplicates.corpus import Corpus, CorpusFile, TextKind, earlier_files
 from stillhouse.dataset.duplicates.signatures import read_texts, shingle_hashes
 from stillhouse.dataset.schema import DUPLICATE_COLUMNS, CandidateShard, arrow_schema
@@ -179,10 +179,10 @@ def _likely_pairs(
 ) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
     """Yield pairs of one of our rows and an earlier one whose texts are likely similar, and the shingles of all."""
     bands = Bands.for_threshold(config.threshold)
-    with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
-        present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
-        rows = corpus.order[present[corpus.order]]
-        later, earlier = (rows[places] for places in likely_pairs(signatures, rows, config.threshold))
+    signatures = banded_signatures(scratch / f"{kind}_signatures", corpus.num_rows, bands)
+    present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
+    rows = corpus.order[present[corpus.order]]
+    later, earlier = (rows[places] for places in likely_pairs(signatures, rows, config.threshold))
     ours = later >= corpus.num_earlier
     later, earlier = later[ours], earlier[ours]
     with ShingleFile(scratch / f"{kind}_shingles") as shingles:

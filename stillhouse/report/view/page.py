@@ -46,8 +46,6 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenPage:
-    """A page and the rows on it."""
-
     path: Path
     num_rows: int
     is_complete: bool
@@ -125,7 +123,6 @@ class _Packed:
             yield base64.b64encode(piece).decode("ascii")
 
     def chunks(self) -> Iterator[str]:
-        """Yield each chunk in base64."""
         self.chunk_file.seek(0)
         for line in self.chunk_file:
             yield line.decode("ascii").rstrip()

@@ -42,8 +42,6 @@ _FACTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """One trajectory of the page."""
-
     stage: str
     outcome: Outcome
     kept: bool | None

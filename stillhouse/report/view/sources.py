@@ -21,8 +21,6 @@ _DATASET_FILES = ("train.parquet", "validation.parquet", "rejected.parquet")
 
 
 class TrajectoryFile(NamedTuple):
-    """One file of trajectories."""
-
     stage: str
     """Stage of a run, such as `rollouts` or `evaluation of base`; else empty."""
     path: Path
