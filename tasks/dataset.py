@@ -55,14 +55,9 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)
     difficulty = measure_difficulty(rollouts, config, run)
-    duplicates: Artifact = call_stage(
-        DUPLICATES,
-        run,
-        labels=labels,
-        duplicates=dataset.comparison,
-        earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
-    )
-    artifact: Artifact = call_stage(
+    earlier = [_fingerprint(Path(name)) for name in dataset.duplicates.earlier]
+    duplicates = call_stage(DUPLICATES, run, labels=labels, duplicates=dataset.comparison, earlier=earlier)
+    return call_stage(
         DATASET,
         run,
         labels=labels,
@@ -79,7 +74,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
             "rollouts": digest([shard.fingerprint for shard in rollouts.shards]),
         },
     )
-    return artifact
 
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
@@ -128,7 +122,6 @@ def dataset_task(
 ) -> Artifact:
     """Apply filters and selection; write kept and rejected rows, the card and the report."""
     progress().say("choosing rows and writing its report")
-    parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
 
     def shard_file(artifacts: list[Artifact] | None, index: int, name: str) -> Path | None:
         return None if artifacts is None else Path(artifacts[index].uri) / name
@@ -136,11 +129,11 @@ def dataset_task(
     shards = [
         replace(
             _shard(artifact),
-            duplicates=part,
+            duplicates=Path(duplicates.uri) / part,
             judge=shard_file(judge, index, JUDGE_FILE),
             difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
         )
-        for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
+        for index, (artifact, part) in enumerate(zip(labels, duplicates.facts["parts"], strict=True))
     ]
     judged = add_up([artifact.facts for artifact in judge or ()])
     if why := judged.get("why_lost"):

@@ -46,7 +46,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
             "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
         )
     is_behind_endpoint = model.name == "teacher" and config.teacher.base_url is not None
-    artifact: Artifact = call_stage_on(
+    return call_stage_on(
         # An endpoint needs no GPU of ours.
         None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,
@@ -63,7 +63,6 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
         system_prompt=config.rollouts.system_prompt,
     )
-    return artifact
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:

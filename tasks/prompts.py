@@ -38,9 +38,7 @@ class PromptSets(FrozenModel):
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
     progress().say(f"reading {', '.join(config.sources.values()) or config.source}")
-    fingerprint = source_fingerprint(config)
-    prompts: PromptSets = call_stage(PROMPTS, run, prompts=config, source_fingerprint=fingerprint)
-    return prompts
+    return call_stage(PROMPTS, run, prompts=config, source_fingerprint=source_fingerprint(config))
 
 
 @PROMPTS.made_by

@@ -232,20 +232,14 @@ def _keep_record(run: Run) -> None:
 
 def _stage_summary(outcome: StageOutcome, config: DistillConfig) -> StageSummary:
     facts = outcome.result.facts
-    first = next(artifacts_in(outcome.result))
     is_student = outcome.name.startswith(EVALUATION_OF) and outcome.name != f"{EVALUATION_OF}teacher"
     is_teacher = outcome.name in ("rollouts", f"{EVALUATION_OF}teacher")
     return StageSummary(
         name=outcome.name,
-        uri=first.uri,
-        fingerprint=first.fingerprint,
+        artifact=next(artifacts_in(outcome.result)),
         cached=outcome.cached,
         seconds=outcome.seconds,
-        prompt_tokens=facts.get("prompt_tokens"),
-        completion_tokens=facts.get("completion_tokens", facts.get("sampled_tokens")),
-        cost_usd=facts.get("cost_usd"),
-        estimated_usd=facts.get("estimated_usd"),
-        possible_usd=facts.get("possible_usd"),
+        facts=facts,
         is_local=not facts.get("cost_usd") and (is_student or (is_teacher and config.teacher.base_url is None)),
     )
 

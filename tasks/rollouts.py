@@ -20,8 +20,8 @@ from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
-from stillhouse.types import Artifact, FrozenModel, JsonObject, Model, Prompt, PromptMetadata
-from tasks.cache.shards import map_shards
+from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
+from tasks.cache.shards import Shards, map_shards
 from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
@@ -36,15 +36,13 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 ROLLOUTS = Stage("rollouts", version=3, result="{trajectories} done, {failed} failed", is_remote=True)
 
 
-class Rollouts(FrozenModel):
+class Rollouts(Shards):
     """The trajectories of all training prompts."""
 
-    shards: tuple[Artifact, ...]
     metadata: tuple[Artifact, ...]
     """Of the prompts of each shard, so that a changed expected answer affects its own shard alone."""
     sampling: str | None
     """Hash of teacher, sampling and tools; None for trajectories that were sampled elsewhere."""
-    facts: JsonObject
 
     def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
         """Return the input `metadata` for one shard, as `map_shards` takes it."""

@@ -19,7 +19,7 @@ from stillhouse.project.example_models import EXAMPLE_MODELS, SUGGESTED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tasks.run.progress import Listener
+    from stillhouse.progress.run_state import Listener
 
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:

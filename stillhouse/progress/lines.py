@@ -3,19 +3,16 @@
 import time
 from collections.abc import Callable
 
-from stillhouse.progress.run_state import RunState
+from stillhouse.progress.run_state import Listener, RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.progress.text import counted, facts_text, lines_of, run_text
-from stillhouse.types import Trajectory
 
 
-class LineProgress:
+class LineProgress(Listener):
     """Writes a line of each stage at most every few seconds, and one at each of its ends.
 
-    Args:
-        write: takes a line.
-        every_s: seconds between two lines of a stage.
-        quiet_s: seconds without any line after which one says where the run is; None writes none about the run.
+    `write` takes a line; two of a stage are `every_s` seconds apart. After `quiet_s` seconds without any line, one says
+    where the run is; None writes none about the run.
     """
 
     def __init__(self, write: Callable[[str], object], every_s: float, quiet_s: float | None = None) -> None:
@@ -50,12 +47,6 @@ class LineProgress:
 
     def announce(self, plan: str) -> None:
         self._write_line(f"plan     {plan}")
-
-    def say(self, doing: str) -> None:
-        """Write nothing: it is over before anybody reads it."""
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Write nothing: there is no room."""
 
     @property
     def _is_quiet(self) -> bool:

@@ -26,10 +26,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from stillhouse.progress.lines import LineProgress
-from stillhouse.progress.run_state import RunState
+from stillhouse.progress.run_state import Listener, RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.progress.text import facts_text, lines_of, run_text
-from stillhouse.types import Trajectory
 
 _LINE_EVERY_S = 5.0
 _QUIET_S = 15.0
@@ -60,7 +59,7 @@ class _Bars(Progress):
             yield line
 
 
-class TerminalProgress:
+class TerminalProgress(Listener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = _Bars(
@@ -117,9 +116,6 @@ class TerminalProgress:
     def say(self, doing: str) -> None:
         """Show what happens before the run is known."""
         self._bars.run_line = doing
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Show nothing: bars leave no room."""
 
     def _show(
         self, stage: str, done: int, total: int | None, details: RenderableType | None, closing: str, doing: str = ""

@@ -15,13 +15,7 @@ from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
 from stillhouse.tracking.database import is_database
 from stillhouse.tracking.fallback import Answer, Fallback, is_refusal, is_sent, unsent_id
-from stillhouse.tracking.lifecycle import (
-    end_orphaned_runs,
-    end_stale_runs,
-    end_suspended_runs,
-    resume_suspended_run,
-    take_over,
-)
+from stillhouse.tracking.lifecycle import end_orphaned_runs, end_stale_runs, resume_suspended_run, take_over
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, flatten, origin_tags, shorten, tracking_key
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.records import SENDERS
@@ -143,7 +137,7 @@ class TrackedRun:
 
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
         """End suspended runs of the experiment whose flow run is over."""
-        self.ask("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
+        self.ask("status", {}, lambda client: end_orphaned_runs(client, str(self._experiment), is_over, suspended=True))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
         """End running runs of other hosts whose flow run has ended."""

@@ -23,19 +23,13 @@ from tasks.sampling import sample
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Asks student and teachers.
-
-    Args:
-        start: the student.
-        prompts: asked.
-        metadata: by prompt id; may lack any.
-        case: how.
-        context: of the run; its journal has what was asked before.
-    """
+    """Asks student and teachers; what was asked before is in the journal of the run."""
 
     start: Model
+    """The student."""
     prompts: Sequence[Prompt]
     metadata: Mapping[str, PromptMetadata]
+    """By prompt id; may lack any."""
     case: PairCase
     context: RunContext
 

@@ -139,8 +139,7 @@ async def _state_of(task: Task[..., Any], reference: Any) -> State[Any]:
     from ray.exceptions import RayError
 
     try:
-        state: State[Any] = await asyncio.wrap_future(reference.future())
-        return state
+        return await asyncio.wrap_future(reference.future())
     except asyncio.CancelledError:
         ray.cancel(reference)
         raise

@@ -151,7 +151,7 @@ class Run:
         self.on_stage()
 
 
-def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage] | None = None) -> Run:
+def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage]) -> Run:
     """Return the start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
 
     A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
@@ -161,8 +161,11 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
-    if stages is not None:
-        _check_refreshed(config, name, stages)
+    names = [stage.name for stage in stages]
+    if unknown := [name for name in config.runtime.refresh if name not in names]:
+        raise ConfigError(
+            f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {name}; expected one of {', '.join(names)}"
+        )
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make()
     if store.remote is not None:
@@ -177,24 +180,16 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         shared_url=store.url,
     )
     record.end_orphaned(has_ended)
-    plan = None if stages is None else tuple(stage for stage in stages if stage.when(config))
+    plan = tuple(stage for stage in stages if stage.when(config))
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,
         tracking=config.tracking,
         budget=config.budget,
         mlflow_run_id=record.run_id,
-        paid_models=tuple(paid_models(config, {stage.name for stage in plan or ()})),
+        paid_models=tuple(paid_models(config, {stage.name for stage in plan})),
     )
     return Run(name=name, config=config, context=context, record=record, plan=plan)
-
-
-def _check_refreshed(config: DistillConfig, flow: str, stages: Sequence[Stage]) -> None:
-    names = [stage.name for stage in stages]
-    if unknown := [name for name in config.runtime.refresh if name not in names]:
-        raise ConfigError(
-            f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {flow}; expected one of {', '.join(names)}"
-        )
 
 
 def _prefect_tags() -> dict[str, str]:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from stillhouse.progress.run_state import Bar, RunState, StageState
+from stillhouse.progress.run_state import Bar, Listener, RunState, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
-from tasks.run.progress import Listener
 from tasks.run.stage import EVALUATION_OF
 
 _MAX_POINTS: Final = 400
@@ -22,8 +21,8 @@ _WEIGHT: Final = 0.2
 _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
-class RunWatch:
-    """A `Listener` that passes everything on to the one that shows it, and tells it the state of the run.
+class RunWatch(Listener):
+    """Passes everything on to the listener that shows it, and tells it the state of the run.
 
     It keeps the latest report of each stage, its curves and the last trajectories, for the run's page. `stages` are the
     names of those planned; `earlier` has the seconds that stages took in an earlier run of this kind.
@@ -76,9 +75,6 @@ class RunWatch:
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
         with self._lock:
             self._trajectories.appendleft((stage, trajectory))
-
-    def update_run(self, state: RunState) -> None:
-        self._shown.update_run(state)
 
     def announce(self, plan: str) -> None:
         self._shown.announce(plan)

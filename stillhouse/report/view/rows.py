@@ -34,6 +34,7 @@ _FIGURES: Final = {
     "latency_s": "latency_s",
 }
 """Columns of a dataset by their names on the page."""
+_OF_TURN: Final = ("finish_reason", "usage", "latency_s", "model", "provider", "request_id")
 _FACTS: Final = (
     *("id", "prompt_id", "sample_index", "messages", "tools", "stop_reason", "providers", "error"),
     *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens", "tokens"),
@@ -123,12 +124,7 @@ def _turns(trajectory: Trajectory) -> list[JsonObject]:
     """Return facts of each turn without token ids and log-probabilities."""
     return [
         {
-            "finish_reason": turn.finish_reason,
-            "usage": turn.usage,
-            "latency_s": turn.latency_s,
-            "model": turn.model,
-            "provider": turn.provider,
-            "request_id": turn.request_id,
+            **{name: getattr(turn, name) for name in _OF_TURN},
             "usd": turn.cost_usd,
             "tool_errors": turn.num_tool_errors,
         }

@@ -2,6 +2,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,8 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pat
 
 def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: ReportData) -> None:
     lines = overall_lines(full.comparison)
-    assert [(line.group, line.model, line.difference, line.interval, line.p, line.sign) for line in lines] == [
+    shown = itemgetter("group", "model", "difference", "interval", "p", "sign")
+    assert [shown(line) for line in lines] == [
         ("Accuracy", "base", "\u221261.9", "\u221269.0 to \u221254.8", "< 0.001", "wrong"),
         ("", "sft", "+1.3", "\u22121.8 to +4.4", "0.607", ""),
         ("", "on_policy", "+18.1", "+11.5 to +24.7", "< 0.001", "right"),
@@ -162,7 +164,7 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
         ("", "on_policy", "\u22123.6", "\u22125.6 to \u22121.6", "< 0.001", "right"),
     ]
     by_tag = [("three_steps", "sft"), ("", "on_policy"), ("two_steps", "sft"), ("", "on_policy")]
-    assert [(line.group, line.model) for line in tag_lines(full.comparison)] == by_tag
+    assert [(line["group"], line["model"]) for line in tag_lines(full.comparison)] == by_tag
     assert tag_lines([row for row in full.comparison if row["tag"] != "two_steps"]) == []
     html = render(full)
     assert "Prompt by prompt against the champion" in html
@@ -172,7 +174,7 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
 def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(full: ReportData) -> None:
     same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "gain": 0.0}
     (line,) = overall_lines([same, {**same, "metric": "truncated_share"}])
-    assert (line.group, line.difference, line.interval, line.sign) == ("Accuracy", "0.0", "0.0 to 0.0", "")
+    assert itemgetter("group", "difference", "interval", "sign")(line) == ("Accuracy", "0.0", "0.0 to 0.0", "")
 
 
 def test_answers_to_one_prompt_stand_side_by_side_below_their_prompt(full: ReportData) -> None:
