@@ -46,11 +46,7 @@ DATASET = Stage(
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Label, filter and select the rollouts of a run; return the dataset of training rows.
-
-    Raises InputError, with the funnel, if no row is kept; ConfigError if the config names a file, score or tag that
-    does not exist; FailureBudgetExceeded or EndpointError if the judge or the student failed too often.
-    """
+    """Label, filter and select the rollouts of a run; return the dataset of training rows, or raise as its stages."""
     dataset = config.dataset
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)

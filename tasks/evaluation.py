@@ -66,10 +66,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:
-    """Return SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
-
-    Raises ConfigError if the file does not load.
-    """
+    """Return SHA-256 of the rewards file, loaded so that ConfigError comes before sampling; None if there is none."""
     if tools.rewards_file is None:
         return None
     RewardSet.from_config(tools)

@@ -38,10 +38,7 @@ def needs_dataset(config: DistillConfig) -> bool:
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Build the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
-
-    Raises NothingKept, with the funnel, if no row is kept; else as `tasks.rollouts.sample_teacher`.
-    """
+    """Build a dataset of the teacher's rollouts, or of `rollouts.trajectories_file`; raise NothingKept for no row."""
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)
     if any(outcome.name == "dataset" and not outcome.cached for outcome in run.stages):

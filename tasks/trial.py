@@ -64,10 +64,7 @@ def run_preview(config: DistillConfig, num_rows: int, on_row: Callable[[PreviewR
 
 
 def run_few(prompts: list[Prompt], parsed: ParsedPrompts, config: DistillConfig) -> None:
-    """Take one rollout of each of `prompts`, which are of `parsed`; a run finds these in its journal.
-
-    Raises StillhouseError as `run_trial`, or if none of them succeeded.
-    """
+    """Take one rollout of each of `prompts`, which are of `parsed`, into the journal; raise if none succeeded."""
     with context_of(config) as context:
         rollouts = config.rollouts.model_copy(update={"num_samples": 1})
         sampled = run_until_done(_sample_teacher(prompts, parsed, config, rollouts, context, lambda trajectory: None))

@@ -61,7 +61,7 @@ def view(
     ] = False,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
-    from stillhouse.report.view import view_run
+    from stillhouse.report.view.page import view_run
     from stillhouse.store.runs import fetch_run
 
     if follow and "://" in store:

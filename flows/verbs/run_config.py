@@ -74,10 +74,7 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """Return the config in a file, as `load_config` reads it, whose local models fit.
-
-    Raises ConfigError if a key or value is wrong, or prompts of the user's have no teacher.
-    """
+    """Return the config in a file; raise ConfigError as `load_config`, or if it names no models that fit."""
     return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ")
 
 
@@ -122,10 +119,7 @@ def row_numbers(text: str) -> list[int]:
 
 @contextmanager
 def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
-    """Show stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
-
-    Raises StillhouseError if the process got SIGTERM; the message says what is kept.
-    """
+    """Show stages and warnings on `console` inside the block; raise StillhouseError if a SIGTERM ends it."""
     from stillhouse.progress.terminal import progress_on, show_warnings
     from tasks.run.interruption import Terminated, raised_on_sigterm
     from tasks.run.progress import shown_by

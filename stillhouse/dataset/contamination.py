@@ -172,10 +172,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
 
 
 def sets_fingerprint(sets: Mapping[str, str]) -> str:
-    """Return the hash of the bytes of all evaluation sets under their names, for a cache key.
-
-    Raises ConfigError or InputError as `read_set` of a file that cannot be found.
-    """
+    """Return the hash of the bytes of all evaluation sets under their names, for a cache key; raise as `read_set`."""
     return digest({name: file_sha256(_path(name, file)) for name, file in sets.items()})
 
 

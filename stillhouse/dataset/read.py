@@ -33,10 +33,7 @@ _ON_REQUEST: Final = {column.name for label in LABELS if label.on_request for co
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
-    """Return the rows of one file of a dataset in order, JSON columns parsed.
-
-    Raises InputError if the file is missing or damaged.
-    """
+    """Return the rows of one file of a dataset in order, as `read_file`."""
     return read_file(folder / f"{split}.parquet")
 
 

@@ -58,7 +58,10 @@ def render_live(data: LiveData) -> str:
             now=run_text(data.run) or "starting",
             as_of=data.as_of.strftime("%H:%M:%S UTC"),
             stages=data.run.stages,
-            bars=[(name, bar, _share(bar), _details(bar)) for name, bar in data.bars.items()],
+            bars=[
+                (name, bar, bar.done / bar.total if bar.total else 0.0, _details(bar))
+                for name, bar in data.bars.items()
+            ],
             curves=[
                 _view(stage, name, points)
                 # What is under way comes first.
@@ -77,10 +80,6 @@ def _environment() -> "Environment":
     environment = page_environment(_FOLDER)
     environment.filters["label"] = stage_label
     return environment
-
-
-def _share(bar: Bar) -> float:
-    return bar.done / bar.total if bar.total else 0.0
 
 
 def _details(bar: Bar) -> list[tuple[str, str]]:

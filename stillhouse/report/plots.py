@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from stillhouse.report.svg import INK, MUTED, PAPER, RULE, WIDTH_IN, drawing, panels, stage_ink, to_svg
 from stillhouse.types import JsonObject
 
@@ -216,12 +218,10 @@ def _smooth(points: Sequence[Point]) -> list[Point]:
     """Return the centred moving mean over a twentieth of the curve; short curves are unchanged."""
     if len(points) < _SMOOTH_FROM:
         return list(points)
-    reach = len(points) // 40
-    smooth = []
-    for index, point in enumerate(points):
-        window = points[max(0, index - reach) : index + reach + 1]
-        smooth.append(Point(point.step, sum(p.value for p in window) / len(window)))
-    return smooth
+    window = np.ones(2 * (len(points) // 40) + 1)
+    sums = np.convolve([point.value for point in points], window, "same")
+    means = sums / np.convolve(np.ones(len(points)), window, "same")
+    return [Point(point.step, mean) for point, mean in zip(points, means.tolist(), strict=True)]
 
 
 def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:

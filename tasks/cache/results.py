@@ -41,10 +41,7 @@ def download_record(store: ArtifactStore, key: str) -> bytes | None:
 
 
 def upload_result(result: Any, key: str, uploaded: bytes | None, store: ArtifactStore) -> None:
-    """Upload a result for other machines, its artifacts first and its record last, unless its record is `uploaded`.
-
-    Raises StoreError if the storage cannot be reached or refuses.
-    """
+    """Upload a result for other machines, its artifacts first and its record last, unless its record is `uploaded`."""
     if store.remote is None:
         return
     record = _portable(results_folder(store) / key, key)

@@ -146,10 +146,7 @@ def _last_known(known_file: Path, run: Run) -> Registered | None:
 
 
 def _load(name: str, student: RegisteredStudent, run: Run) -> Model:
-    """Return the student as a model: from the store if a run of it trained the student, else from a copy.
-
-    Raises StoreError if MLflow gives other files than were registered, or the store cannot be written.
-    """
+    """Return the student as a model: from the store if a run of it trained the student, else from a copy."""
     store = run.context.store
     with TemporaryDirectory() as scratch:
         manifest = _download(student, Path(scratch), run, "manifest.json").read_bytes()

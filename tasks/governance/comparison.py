@@ -53,10 +53,7 @@ def compare(
     prompts: PromptSets,
     run: Run,
 ) -> ComparedModels:
-    """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt.
-
-    Raises InputError if no prompt was held out; FailureBudgetExceeded or EndpointError if a model could not be sampled.
-    """
+    """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt."""
     champions = [] if champion is None else [champion.model]
     reference = base if champion is None else champion.model
     models = [base, *champions, *students, teacher_model(run.config.teacher)]

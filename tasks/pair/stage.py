@@ -99,10 +99,7 @@ def pair_task(
 
 
 def examine_config(config: DistillConfig, num_prompts: int = NUM_PROMPTS) -> list[PairFinding]:
-    """Examine the pair of a config, its student being `student.model`; without Prefect and MLflow.
-
-    Raises ConfigError or InputError if prompts, tools or rewards cannot be read.
-    """
+    """Examine the pair of a config, its student being `student.model`; without Prefect and MLflow."""
     parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     trained, held_out = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
     writes_rows = config.sft.enabled and config.sft.dataset_weight > 0.0 and config.rollouts.trajectories_file is None

@@ -77,10 +77,7 @@ class StageCall(FrozenModel):
 
 
 def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str | None = None, **inputs: Any) -> Any:
-    """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
-
-    Raises as `run_stage_on` and `load_result`.
-    """
+    """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache."""
     if deployment is None:
         return call_stage(stage, run, label=label, **inputs)
     started = time.monotonic()
@@ -95,10 +92,7 @@ def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str 
 
 
 def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
-    """Load the result of a stage that a flow run of `deployment` has finished.
-
-    Raises StoreError if the result is not in this run's store.
-    """
+    """Return the result of a stage that a flow run of `deployment` finished; raise StoreError if it is not here."""
     result = find_cached(stage, run, inputs, ignore_refresh=True)
     if result is None:
         raise StoreError(

@@ -63,10 +63,7 @@ class Stage:
         return limited
 
     def key(self, inputs: Mapping[str, Any]) -> str:
-        """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process.
-
-        Raises TypeError if an input is neither JSON nor a config section, artifact or model.
-        """
+        """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process."""
         content = {name: _identity(value) for name, value in {**self.removed, **inputs}.items()}
         return f"{self.name}/v{self.version}-{digest(content)}"
 

@@ -132,10 +132,7 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
 
 
 def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> tuple[int, RewardFailures]:
-    """Do as `label_shard` over files, in the pool of `label_processes` if there is one.
-
-    Raises StillhouseError as `label_shard`, in whichever process; or that process was killed.
-    """
+    """Do as `label_shard` over files, in the pool of `label_processes` if there is one."""
     pool = _pool.get()
     if pool is None:
         return label_shard(read_trajectories(trajectories), read_metadata(metadata), labelling, folder)

@@ -91,11 +91,7 @@ REPORT_FILE: Final = "report.html"
 
 
 def write_report(folder: Path, summary: DatasetSummary, origin: Origin) -> None:
-    """Write README.md and report.html into the folder of a dataset, each atomically.
-
-    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse; StoreError if the folder cannot be
-    written to.
-    """
+    """Write README.md and report.html into the folder of a dataset, each atomically."""
     page = render_page(summary, origin, draw_samples(folder))
     write_atomic(folder / CARD_FILE, dataset_card(summary, origin).encode("utf-8"))
     write_atomic(folder / REPORT_FILE, page.encode("utf-8"))

@@ -40,10 +40,7 @@ class SampleRows(NamedTuple):
 
 
 def draw_samples(folder: Path) -> SampleRows:
-    """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read.
-
-    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse.
-    """
+    """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read."""
     rows = pd.concat(_places(folder), ignore_index=True).sort_values("rank", kind="stable")
     is_kept = rows["file"] < len(KEPT_FILES)
     repeats = _read(folder, rows[rows["repeats"]][:NUM_EXAMPLES])

@@ -56,10 +56,7 @@ class ViewRow:
 
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
-    """Yield the trajectories of a source; only labels and expected answers are held in memory.
-
-    Raises InputError if a file cannot be read or a row holds no messages.
-    """
+    """Yield the trajectories of a source; memory holds labels and metadata alone. Raises InputError for a bad file."""
     labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS, optional=_ADDED)}
     metadata: dict[str, PromptMetadata] = {}
     for path in source.metadata:
