@@ -58,10 +58,7 @@ def render_live(data: LiveData) -> str:
             now=run_text(data.run) or "starting",
             as_of=data.as_of.strftime("%H:%M:%S UTC"),
             stages=data.run.stages,
-            bars=[
-                (name, bar, bar.done / bar.total if bar.total else 0.0, _details(bar))
-                for name, bar in data.bars.items()
-            ],
+            bars=[(name, bar, _details(bar)) for name, bar in data.bars.items()],
             curves=[
                 _view(stage, name, points)
                 # What is under way comes first.
