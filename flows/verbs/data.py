@@ -161,7 +161,6 @@ def require_place(wanted: str, output: Path | None, push: str | None, private: b
 
 
 def _dataset_folder(name: str, store: str) -> Path:
-    """Return the folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.runs import fetch_run
 

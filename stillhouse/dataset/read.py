@@ -50,7 +50,6 @@ def read_file(
 
 
 def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> JsonObject:
-    """Return a row with its JSON columns parsed."""
     values = dict(row)
     for name, value in row.items():
         if value is not None and name in JSON_LIST_COLUMNS:

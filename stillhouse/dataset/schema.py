@@ -48,7 +48,6 @@ TRAJECTORY_COLUMNS: Final = (
            Measure("Latency", "seconds")),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
-"""Facts of a trajectory and its prompt."""
 
 LABEL_COLUMNS: Final = tuple(column for label in LABELS if label.file == "candidates" for column in label.columns)
 """Measured from one trajectory."""
@@ -56,8 +55,6 @@ LABEL_COLUMNS: Final = tuple(column for label in LABELS if label.file == "candid
 JUDGE_COLUMNS: Final = (
     Column("judge", Kind.JSON, "scores by criterion, verdict and explanation of the judge; null if it was not asked"),
 )  # fmt: skip
-"""Graded by a language model."""
-
 DIFFICULTY_COLUMNS: Final = tuple(column for label in LABELS if label.file == "difficulty" for column in label.columns)
 
 DUPLICATE_COLUMNS: Final = (
@@ -67,7 +64,6 @@ DUPLICATE_COLUMNS: Final = (
     Column("duplicate_similarity", Kind.REAL, "Jaccard similarity of shingles with that row"),
     Column("duplicate_source", Kind.TEXT, "the earlier dataset that holds that row; null if this one does"),
 )  # fmt: skip
-"""Relations to other rows."""
 
 SELECTION_COLUMNS: Final = (
     Column("pass_rate", Kind.REAL, "share of right rows among the prompt's verified ones; null without any",
@@ -76,7 +72,6 @@ SELECTION_COLUMNS: Final = (
     Column("drop_reasons", Kind.TEXTS, "every reason why the row is not kept; empty for kept rows"),
     Column("split", Kind.TEXT, "`train` or `validation`; null for rows that are not kept"),
 )  # fmt: skip
-"""Derived from labels and config."""
 
 CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 """Columns of a shard of labelled trajectories."""

@@ -69,7 +69,6 @@ def build_prompts(out: Path) -> None:
 
 
 def build_model(recipe: Recipe, out: Path) -> None:
-    """Train, save and measure one model, and enter it into `models.json`."""
     started = time.process_time()
     folder = out / recipe.name
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -137,7 +137,6 @@ class Story:
 
     @property
     def tag(self) -> str:
-        """Return `1-event`, `2-events` or `3-events`."""
         return f"{len(self.events)}-event" + ("s" if len(self.events) > 1 else "")
 
     @property

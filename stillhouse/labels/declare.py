@@ -197,12 +197,10 @@ def between(kind: type, *, is_optional: bool = True, **bounds: Any) -> Any:
 
 
 def above(column: str, reason: Reason, step: str, limit: Limit, place: int = 250) -> Filter:
-    """Return the filter that drops values above the limit."""
     return Filter(reason, step, (column,), lambda rows, most: rows[column] > most, limit, place)
 
 
 def below(column: str, reason: Reason, step: str, limit: Limit, place: int = 250) -> Filter:
-    """Return the filter that drops values below the limit."""
     return Filter(reason, step, (column,), lambda rows, least: rows[column] < least, limit, place)
 
 
@@ -219,5 +217,4 @@ def outside(column: str, low: Reason, high: Reason, step: str, limit: Limit, pla
 
 
 def present(column: str, reason: Reason, step: str, limit: Limit | None, place: int = 250) -> Filter:
-    """Return the filter that drops rows with a value."""
     return Filter(reason, step, (column,), lambda rows, _: rows[column].notna(), limit, place)

@@ -103,7 +103,6 @@ class TerminalProgress(Listener):
         self._show(stage, state.done, state.total, details if state.limit or state.done else None, closing)
 
     def update_run(self, state: RunState) -> None:
-        """Show below the bars where the run is among its stages."""
         if state.page and not self._is_run_known:
             self._console.print(f"page     {state.page}", highlight=False, markup=False, soft_wrap=True)
         self._is_run_known = True

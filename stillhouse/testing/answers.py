@@ -61,7 +61,6 @@ class Answers:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._filler = _FILLER * (service.completion_tokens * _CHARACTERS_PER_TOKEN * 10 // len(_FILLER) + 1)
-        self._total_faults = sum(service.faults.values())
 
     def __call__(self, request: ReceivedRequest) -> Reply:
         service = self._service
@@ -70,7 +69,7 @@ class Answers:
             return error(400, said, code="integer_above_max_value", kind="invalid_request_error")
         latency_u, fault_u = self._draw(request)
         delay_s = latency_s(service, latency_u)
-        if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
+        if (fault := self._fault(fault_u)) is not None:
             return self._faulty(fault, request, delay_s)
         return self._good(request, delay_s)
 

@@ -93,7 +93,6 @@ class SimulatedProvider:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """Return the bodies of the requests, in the order they came."""
         return [orjson.loads(body) for body in self._bodies]
 
     def __enter__(self) -> Self:

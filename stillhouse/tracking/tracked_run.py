@@ -92,7 +92,6 @@ class TrackedRun:
         self.send("table", {"file": file, "columns": columns})
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
-        """Return the result of `register_students`; None if MLflow failed."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
         return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
 

@@ -67,7 +67,6 @@ def load_or_run(
 
 
 async def run_in_process(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
-    """Run an asynchronous task in this process: the `RunTask` of those that need no other."""
     return await task(**arguments, return_state=True)
 
 

@@ -157,7 +157,6 @@ def _measure(
     case: PairCase,
     context: RunContext,
 ) -> tuple[list[PairFinding], JsonObject]:
-    """Return what the training process finds, and its facts."""
     folder = context.store.root / "training" / f"pair-{digest([start.fingerprint, context.run_id])[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     try:

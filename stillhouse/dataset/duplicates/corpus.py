@@ -70,7 +70,6 @@ class Corpus:
         """Index of each row's prompt among `prompt_ids`; -1 for earlier datasets."""
 
     def rows_of(self, file: int) -> slice:
-        """Return row numbers of a file, given its index."""
         return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:

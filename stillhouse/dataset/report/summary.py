@@ -92,7 +92,6 @@ class DatasetSummary:
 
     @property
     def num_kept(self) -> int:
-        """Return the number of rows for training and validation."""
         return sum(self.files[name].num_rows for name in KEPT_FILES)
 
     @property
