@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,8 @@ from stillhouse.dataset.schema import DUPLICATE_COLUMNS, CandidateShard, arrow_s
 from stillhouse.dataset.words import Hashes
 from stillhouse.store.atomic import replaced_atomically
 
-
-class _Duplicates(NamedTuple):
-    """The original of each row; arrays have one value for each row of the corpus."""
-
-    original: Places
-    """-1 if the row repeats none."""
-    is_exact: npt.NDArray[np.bool_]
-    similarity: npt.NDArray[np.float64]
+_DUPLICATE: Final = np.dtype([("original", np.int64), ("is_exact", bool), ("similarity", np.float64)])
+"""The row that a row of the corpus repeats, -1 for none, and how."""
 
 
 def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder: Path) -> list[Path]:
@@ -64,26 +58,25 @@ def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder
     return paths
 
 
-def _duplicates(corpus: Corpus, config: Comparison, scratch: Path) -> _Duplicates:
+def _duplicates(corpus: Corpus, config: Comparison, scratch: Path) -> npt.NDArray[np.void]:
     firsts = corpus.firsts("row", ours_only=False)
-    num_rows = corpus.num_rows
-    duplicates = _Duplicates(np.full(num_rows, -1), np.zeros(num_rows, bool), np.zeros(num_rows))
-    original, is_exact, similarity = duplicates
+    duplicates = np.full(corpus.num_rows, np.array((-1, False, 0.0), _DUPLICATE))
     if config.near:
-        for row, near in near_rows(corpus, firsts, config, scratch).items():
-            original[row], similarity[row] = near
-    rows = np.flatnonzero(firsts != np.arange(num_rows))
+        for row, (original, similarity) in near_rows(corpus, firsts, config, scratch).items():
+            duplicates[row] = original, False, similarity
+    rows = np.flatnonzero(firsts != np.arange(corpus.num_rows))
     is_same = pc.equal(corpus.ids.take(pa.array(rows)), corpus.ids.take(pa.array(firsts[rows]))).to_numpy()
     is_same &= firsts[rows] >= corpus.num_earlier
     equal, same = rows[~is_same], rows[is_same]
-    original[equal], is_exact[equal], similarity[equal] = firsts[equal], True, 1.0
-    for values in duplicates:
-        values[same] = values[firsts[same]]
+    duplicates["original"][equal] = firsts[equal]
+    duplicates["is_exact"][equal] = True
+    duplicates["similarity"][equal] = 1.0
+    duplicates[same] = duplicates[firsts[same]]
     return duplicates
 
 
-def _table(corpus: Corpus, duplicates: _Duplicates, clusters: npt.NDArray[np.int32], rows: slice) -> pa.Table:
-    original, is_exact, similarity = (values[rows] for values in duplicates)
+def _table(corpus: Corpus, duplicates: npt.NDArray[np.void], clusters: npt.NDArray[np.int32], rows: slice) -> pa.Table:
+    original, is_exact, similarity = (duplicates[name][rows].copy() for name in _DUPLICATE.names or ())
     is_distinct = original < 0
     sources = pa.array([file.source for file in corpus.files], pa.string())
     files = np.searchsorted(corpus.starts, original, side="right") - 1
