@@ -1,7 +1,6 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from operator import itemgetter
 from pathlib import Path
 
@@ -11,52 +10,7 @@ from stillhouse.errors import StoreError
 from stillhouse.report import ReportData, SampleTrajectory, write_report
 from stillhouse.report.page import overall_lines, render, tag_lines
 from stillhouse.types import Message, ToolCall
-
-_LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
-
-
-class Page(HTMLParser):
-    """Collects what a browser would fetch, run or show of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.ids: list[str] = []
-        self.fetched: list[str] = []
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-        self.texts: list[str] = []
-        self._rows: list[list[str]] = []
-        self._in_row = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag == "tr":
-            self._rows.append([])
-            self._in_row = True
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            elif name in _LOADING or (name == "href" and tag != "a" and not (value or "").startswith("#")):
-                self.fetched.append(value or "")
-            elif name == "href":
-                self.links.append(value or "")
-            elif name.startswith("on"):
-                self.handlers.append(name)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "tr":
-            self._in_row = False
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.texts.append(data.strip())
-            if self._in_row:
-                self._rows[-1].append(data.strip())
-
-    def row(self, first: str) -> list[str]:
-        return next(row for row in self._rows if row and row[0] == first)
+from tests.stillhouse.report.html_page import Page
 
 
 def test_a_whole_run_has_all_parts(full: ReportData) -> None:
