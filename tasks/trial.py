@@ -25,9 +25,8 @@ from tasks.sampling import Sampled, check_failures, sample
 def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]) -> list[ScoredRollout]:
     """Sample the teacher on all prompts of `prompts.source`, held-out ones too, without Prefect, MLflow or artifacts.
 
-    The rollouts are returned, and given to `on_rollout` as soon as each has ended and is scored. Raises ConfigError or
-    InputError if prompts, tools or rewards cannot be read; EndpointError or AuthenticationError if the endpoint cannot
-    be used; BudgetReached if the budget is spent.
+    The rollouts are returned, and given to `on_rollout` as soon as each has ended and is scored. Raises as `sample`,
+    and ConfigError or InputError if prompts, tools or rewards cannot be read.
     """
     with context_of(config) as context:
         return run_until_done(

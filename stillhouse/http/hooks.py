@@ -17,11 +17,9 @@ ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 def guard_answers(
     redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool], max_bytes: int = MAX_ANSWER_BYTES
 ) -> ResponseHook:
-    """Return a hook for `event_hooks["response"]` of an asynchronous client; `is_stream` tells answers that may be
-    endless.
+    """Return a hook for `event_hooks["response"]` of an asynchronous client, where `is_stream` tells endless answers.
 
-    Raises, from requests and reads:
-        httpx2.DecodingError: the answer is longer, or in a coding that was not requested.
+    Requests and reads raise httpx2.DecodingError for an answer that is longer, or in a coding that was not requested.
     """
 
     async def guard(response: httpx2.Response) -> None:
