@@ -12,13 +12,7 @@ from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.build import assemble_dataset, max_row_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.schema import (
-    CANDIDATES_FILE,
-    DIFFICULTY_FILE,
-    JUDGE_FILE,
-    SIGNATURES_FILE,
-    CandidateShard,
-)
+from stillhouse.dataset.schema import CANDIDATES_FILE, DIFFICULTY_FILE, JUDGE_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.inference.price import Price
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest

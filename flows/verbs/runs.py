@@ -7,14 +7,7 @@ from typing import Final
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.artifacts import require_whole
-from stillhouse.store.runs import (
-    RECENT_FILE,
-    RUN_FILE,
-    RunRecord,
-    find_run,
-    read_run_record,
-    runs_below,
-)
+from stillhouse.store.runs import RECENT_FILE, RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 _SILENT_S: Final = 60.0
 """A run that has not touched its last trajectories for so long was killed: it does so every two seconds."""

@@ -8,11 +8,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
-from stillhouse.evaluation.comparison import (
-    MetricComparison,
-    compare_models,
-    prompt_values,
-)
+from stillhouse.evaluation.comparison import MetricComparison, compare_models, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl

@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.runs import (
-    RECENT_FILE,
-    RUN_FILE,
-    RunRecord,
-    find_run,
-    read_run_record,
-    runs_below,
-)
+from stillhouse.store.runs import RECENT_FILE, RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 UNDER_WAY = "under way"
