@@ -1,17 +1,17 @@
 """The errors a user of Stillhouse can meet.
 
     StillhouseError
-    |-- ConfigError            a config, an override or an option is wrong           (exit code 2)
-    |-- InputError             a prompts file, a row or a dataset is wrong           (exit code 1)
+    |-- ConfigError            a config, an override or an option is wrong; nothing was started (exit code 2)
+    |-- InputError             a prompts file, a row or a dataset is wrong (exit code 1, as all below)
     |   `-- NothingKept            no row is left to train on: with more candidates there may be
     |-- StoreError             the store cannot be read or written
-    |-- EndpointError          an endpoint cannot be used: the run stops
+    |-- EndpointError          an endpoint cannot be used (unreachable, no such model or ability): the run stops
     |   |-- AuthenticationError    the key is missing or refused
     |   `-- QuotaError             the account is out of money or of its daily allowance
     |-- BudgetReached          the run's budget for the teacher is spent; all that was paid for is kept
     |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
     |-- NotApproved            a person rejected the dataset, or nobody approved it in time
-    |-- TrainingError          a training process failed or diverged
+    |-- TrainingError          a training process failed or diverged; the last good checkpoint is kept
     |   `-- TrainingKilled         it was killed from outside (out of memory, preempted): worth another try
     `-- TrackingError          MLflow cannot be reached; never ends a run
 
@@ -38,81 +38,55 @@ class StillhouseError(Exception):
 
 
 class ConfigError(StillhouseError):
-    """The config or the command line is wrong; nothing was started."""
-
     code = "config"
     exit_code = 2
 
 
 class InputError(StillhouseError):
-    """Input data cannot be used."""
-
     code = "input"
 
 
 class NothingKept(InputError):
-    """Selection leaves nothing to train on."""
-
     code = "nothing-kept"
 
 
 class StoreError(StillhouseError):
-    """The store cannot be read or written."""
-
     code = "store"
 
 
 class EndpointError(StillhouseError):
-    """An endpoint cannot be used: unreachable, unknown model, or not able to do what is asked of it."""
-
     code = "endpoint"
 
 
 class AuthenticationError(EndpointError):
-    """The endpoint refused the API key, or there is none."""
-
     code = "authentication"
 
 
 class QuotaError(EndpointError):
-    """The account is out of credit or of its daily allowance; waiting a minute does not help."""
-
     code = "no-credit"
 
 
 class BudgetReached(StillhouseError):
-    """One more request could cost more than the run may spend; what was paid for is kept."""
-
     code = "budget"
 
 
 class FailureBudgetExceeded(StillhouseError):
-    """More items of a stage failed than its config allows; what finished is kept."""
-
     code = "failure-budget"
 
 
 class NotApproved(StillhouseError):
-    """The dataset was not approved for training; everything up to it is kept."""
-
     code = "not-approved"
 
 
 class TrainingError(StillhouseError):
-    """Training failed; the last good checkpoint is kept."""
-
     code = "training"
 
 
 class TrainingKilled(TrainingError):
-    """The training process was ended from outside; it resumes from its last checkpoint when run again."""
-
     code = "training-killed"
 
 
 class TrackingError(StillhouseError):
-    """Tracking cannot be reached; the caller warns and goes on."""
-
     code = "tracking"
 
 

@@ -223,13 +223,14 @@ class Sample:
     advantages: list[float] | None = None
 
 
-class Artifact(BaseModel):
-    """A stage's immutable output: a folder in the store whose manifest was written last.
-
-    Small and JSON, so that it can be a task's result and part of a cache key.
-    """
+class FrozenModel(BaseModel):
+    """An immutable value that is JSON in results, keys and requests, with no other keys than its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Artifact(FrozenModel):
+    """A stage's output: a folder in the store whose manifest was written last."""
 
     uri: str
     """Folder that holds the files: a local path or any fsspec URL."""
@@ -241,10 +242,8 @@ class Artifact(BaseModel):
     """Numbers of the stage for reports and metrics (counts, accuracies, seconds); no part of the fingerprint."""
 
 
-class Model(BaseModel):
+class Model(FrozenModel):
     """A model as the input of a stage."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Its part in the run, such as `base`, `sft`, `on_policy` or `teacher`."""

@@ -12,13 +12,7 @@ from stillhouse.config.dataset import Comparison
 from stillhouse.dataset.build import assemble_dataset, max_row_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.schema import (
-    CANDIDATES_FILE,
-    DIFFICULTY_FILE,
-    JUDGE_FILE,
-    SIGNATURES_FILE,
-    CandidateShard,
-)
+from stillhouse.dataset.schema import CANDIDATES_FILE, DIFFICULTY_FILE, JUDGE_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.inference.price import Price
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
@@ -46,25 +40,14 @@ DATASET = Stage(
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Label, filter and select the rollouts of a run; return the dataset of training rows.
-
-    Raises:
-        InputError: no row is kept; the message holds the funnel.
-        ConfigError: the config names a file, score or tag that does not exist.
-        FailureBudgetExceeded, EndpointError: the judge or the student failed too often.
-    """
+    """Label, filter and select the rollouts of a run; return the dataset of training rows, or raise as its stages."""
     dataset = config.dataset
     labels = label(rollouts, config, run)
     judgements = judge(rollouts, config, run)
     difficulty = measure_difficulty(rollouts, config, run)
-    duplicates: Artifact = call_stage(
-        DUPLICATES,
-        run,
-        labels=labels,
-        duplicates=dataset.comparison,
-        earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
-    )
-    artifact: Artifact = call_stage(
+    earlier = [_fingerprint(Path(name)) for name in dataset.duplicates.earlier]
+    duplicates = call_stage(DUPLICATES, run, labels=labels, duplicates=dataset.comparison, earlier=earlier)
+    return call_stage(
         DATASET,
         run,
         labels=labels,
@@ -81,7 +64,6 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
             "rollouts": digest([shard.fingerprint for shard in rollouts.shards]),
         },
     )
-    return artifact
 
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
@@ -130,7 +112,6 @@ def dataset_task(
 ) -> Artifact:
     """Apply filters and selection; write kept and rejected rows, the card and the report."""
     progress().say("choosing rows and writing its report")
-    parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
 
     def shard_file(artifacts: list[Artifact] | None, index: int, name: str) -> Path | None:
         return None if artifacts is None else Path(artifacts[index].uri) / name
@@ -138,11 +119,11 @@ def dataset_task(
     shards = [
         replace(
             _shard(artifact),
-            duplicates=part,
+            duplicates=Path(duplicates.uri) / part,
             judge=shard_file(judge, index, JUDGE_FILE),
             difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
         )
-        for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
+        for index, (artifact, part) in enumerate(zip(labels, duplicates.facts["parts"], strict=True))
     ]
     judged = add_up([artifact.facts for artifact in judge or ()])
     if why := judged.get("why_lost"):

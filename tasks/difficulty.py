@@ -37,10 +37,7 @@ DIFFICULTY = Stage(
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
     """Measure how hard each shard's rows are for the student; return artifacts with `DIFFICULTY_FILE`, None if off.
 
-    Raises:
-        ConfigError: the student cannot be loaded.
-        EndpointError: the student cannot be served.
-        FailureBudgetExceeded: more rollouts of the student failed than `runtime.failure_budget` allows.
+    Raises ConfigError if the student cannot be loaded; else as `sample` and `check_failures`.
     """
     if not DIFFICULTY.when(config):
         return None

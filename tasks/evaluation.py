@@ -37,11 +37,8 @@ EVALUATION = Stage("evaluation", version=4, result="{trajectories} done, {failed
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     """Sample `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
 
-    A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
-
-    Raises:
-        InputError: no prompt was held out.
-        TrainingError: the flow run that evaluates it failed, was cancelled, or crashed too often.
+    A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set. Raises InputError if
+    no prompt was held out; TrainingError if the flow run that evaluates it failed, was cancelled, or crashed too often.
     """
     if prompts.held_out.num_rows == 0:
         raise InputError(
@@ -49,7 +46,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
             "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
         )
     is_behind_endpoint = model.name == "teacher" and config.teacher.base_url is not None
-    artifact: Artifact = call_stage_on(
+    return call_stage_on(
         # An endpoint needs no GPU of ours.
         None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,
@@ -66,15 +63,10 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
         system_prompt=config.rollouts.system_prompt,
     )
-    return artifact
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:
-    """Return SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
-
-    Raises:
-        ConfigError: the file does not load.
-    """
+    """Return SHA-256 of the rewards file, loaded so that ConfigError comes before sampling; None if there is none."""
     if tools.rewards_file is None:
         return None
     RewardSet.from_config(tools)

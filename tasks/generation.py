@@ -30,7 +30,6 @@ from tasks.run.prefect_api import DATASET_CREATED
 from tasks.trajectory_import import import_trajectories
 
 DATASET_STAGES: Final = (ROLLOUTS, LABELS, JUDGE, DIFFICULTY, DUPLICATES, DATASET)
-"""From prompts to a dataset."""
 
 
 def needs_dataset(config: DistillConfig) -> bool:
@@ -39,12 +38,7 @@ def needs_dataset(config: DistillConfig) -> bool:
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """Build the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
-
-    Raises:
-        NothingKept: no row is kept; the message holds the funnel.
-        FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
-    """
+    """Build a dataset of the teacher's rollouts, or of `rollouts.trajectories_file`; raise NothingKept for no row."""
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)
     if any(outcome.name == "dataset" and not outcome.cached for outcome in run.stages):

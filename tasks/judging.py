@@ -33,11 +33,8 @@ JUDGE = Stage(
 def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
     """Grade each shard's trajectories; return artifacts that hold `JUDGE_FILE`, or None if the judge is off.
 
-    Raises:
-        ConfigError: the rubric cannot be used, or the judge needs what batch endpoints do not support.
-        FailureBudgetExceeded: more judgements of a shard failed than the config allows.
-        EndpointError: the judge's endpoint cannot be used.
-        BudgetReached: the run's budget is spent.
+    Raises ConfigError if the rubric cannot be used, or the judge needs what batch endpoints do not support; else as
+    `sample` and `check_failures`.
     """
     if not JUDGE.when(config):
         return None

@@ -31,10 +31,8 @@ _WORTH_PROCESSES: Final = 4000
 def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]:
     """Label each shard's trajectories with every measurement that needs no other model.
 
-    Raises:
-        ConfigError: a file or tokenizer of the config cannot be used.
-        InputError: an evaluation set cannot be read.
-        FailureBudgetExceeded: rewards of too many trajectories of a shard failed.
+    Raises ConfigError if a file or tokenizer of the config cannot be used; InputError if an evaluation set cannot be
+    read; FailureBudgetExceeded if rewards of too many trajectories of a shard failed.
     """
     started = time.monotonic()
     labelling = Labelling.of(config.dataset, tools=config.tools, student=config.student, sampling=rollouts.sampling)

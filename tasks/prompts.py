@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import PromptsConfig
 from stillhouse.prompts.parse import PROMPT_SOURCE, parse_prompts, split_prompts
 from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
-from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
+from stillhouse.types import Artifact, FrozenModel, JsonObject, Prompt, PromptMetadata
 from tasks.cache.stage import call_stage
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
@@ -28,10 +26,8 @@ PROMPTS = Stage(
 )
 
 
-class PromptSets(BaseModel):
+class PromptSets(FrozenModel):
     """Both splits. Metadata is kept apart from prompts, so that a changed expected answer keeps the rollouts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     train: Artifact
     train_metadata: Artifact
@@ -41,11 +37,8 @@ class PromptSets(BaseModel):
 
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
-    """Load the prompts of a run, split by content."""
     progress().say(f"reading {', '.join(config.sources.values()) or config.source}")
-    fingerprint = source_fingerprint(config)
-    prompts: PromptSets = call_stage(PROMPTS, run, prompts=config, source_fingerprint=fingerprint)
-    return prompts
+    return call_stage(PROMPTS, run, prompts=config, source_fingerprint=source_fingerprint(config))
 
 
 @PROMPTS.made_by
@@ -91,10 +84,8 @@ def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Arti
 
 
 def prompts_file(artifact: Artifact) -> Path:
-    """Return the JSON lines inside a prompts artifact."""
     return Path(artifact.uri) / "prompts.jsonl"
 
 
 def metadata_file(artifact: Artifact) -> Path:
-    """Return the JSON lines inside a metadata artifact."""
     return Path(artifact.uri) / "metadata.jsonl"

@@ -11,7 +11,6 @@ from typing import Any, Final
 from prefect import get_run_logger
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
-from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
@@ -25,7 +24,7 @@ from stillhouse.store import digest
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, earlier_seconds, write_run_record
-from stillhouse.types import Artifact, JsonObject, PromptMetadata, Trajectory
+from stillhouse.types import Artifact, FrozenModel, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
 from tasks.cache.results import artifacts_in
 from tasks.governance.comparison import COMPARISON, read_lines
@@ -47,16 +46,12 @@ _NUM_SAMPLES: Final = 20
 """Trajectories in MLflow and in the report, shared among the models compared."""
 
 
-class Published(BaseModel):
+class Published(FrozenModel):
     """The result of a flow: small, and enough to find everything else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     report: str
-    """Path of the report page."""
     dataset: Artifact | None
     students: dict[str, Artifact]
-    """Trained students by stage."""
     evaluations: dict[str, JsonObject]
     """Metrics by model, from base to teacher."""
     promotion: str | None
@@ -172,7 +167,6 @@ def _comparison_rows(run: Run) -> list[JsonObject]:
 
 
 def _evaluations(run: Run) -> dict[str, JsonObject]:
-    """Return metrics by evaluated model."""
     return {
         name.removeprefix(EVALUATION_OF): result.facts
         for name, result in run.results.items()
@@ -238,20 +232,14 @@ def _keep_record(run: Run) -> None:
 
 def _stage_summary(outcome: StageOutcome, config: DistillConfig) -> StageSummary:
     facts = outcome.result.facts
-    first = next(artifacts_in(outcome.result))
     is_student = outcome.name.startswith(EVALUATION_OF) and outcome.name != f"{EVALUATION_OF}teacher"
     is_teacher = outcome.name in ("rollouts", f"{EVALUATION_OF}teacher")
     return StageSummary(
         name=outcome.name,
-        uri=first.uri,
-        fingerprint=first.fingerprint,
+        artifact=next(artifacts_in(outcome.result)),
         cached=outcome.cached,
         seconds=outcome.seconds,
-        prompt_tokens=facts.get("prompt_tokens"),
-        completion_tokens=facts.get("completion_tokens", facts.get("sampled_tokens")),
-        cost_usd=facts.get("cost_usd"),
-        estimated_usd=facts.get("estimated_usd"),
-        possible_usd=facts.get("possible_usd"),
+        facts=facts,
         is_local=not facts.get("cost_usd") and (is_student or (is_teacher and config.teacher.base_url is None)),
     )
 

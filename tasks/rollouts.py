@@ -9,8 +9,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.section import Section
 from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
@@ -23,7 +21,7 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
-from tasks.cache.shards import map_shards
+from tasks.cache.shards import Shards, map_shards
 from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
@@ -38,17 +36,13 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 ROLLOUTS = Stage("rollouts", version=3, result="{trajectories} done, {failed} failed", is_remote=True)
 
 
-class Rollouts(BaseModel):
+class Rollouts(Shards):
     """The trajectories of all training prompts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shards: tuple[Artifact, ...]
     metadata: tuple[Artifact, ...]
     """Of the prompts of each shard, so that a changed expected answer affects its own shard alone."""
     sampling: str | None
     """Hash of teacher, sampling and tools; None for trajectories that were sampled elsewhere."""
-    facts: JsonObject
 
     def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
         """Return the input `metadata` for one shard, as `map_shards` takes it."""
@@ -63,7 +57,6 @@ class ShardTarget(Section):
     """Number of accepted trajectories to sample in one shard, where the dataset has a target."""
 
     rows: int
-    """Accepted trajectories."""
     max_candidates: int | None
     """Most rollouts; None leaves it to `rollouts.num_samples`."""
     per_prompt: int | None
@@ -80,13 +73,10 @@ def sample_teacher(
 ) -> Rollouts:
     """Sample the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
 
-    `wanted` returns the target of each shard of prompts; None samples everything.
-
-    Raises:
-        ConfigError: `teacher.batch` is set together with a setting that batch endpoints do not support.
-        InputError: all prompts are held out.
-        FailureBudgetExceeded: more rollouts of a shard failed than the config allows; finished ones are kept.
-        EndpointError: the endpoint cannot be used.
+    `wanted` returns the target of each shard of prompts; None samples everything. Raises ConfigError if `teacher.batch`
+    is set together with a setting that batch endpoints do not support; InputError if all prompts are held out;
+    FailureBudgetExceeded if more rollouts of a shard failed than the config allows; EndpointError if the endpoint
+    cannot be used.
     """
     if prompts.train.num_rows == 0:
         raise InputError(

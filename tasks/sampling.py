@@ -63,12 +63,9 @@ async def sample(
 
     Progress is shown under `stage`; `part` identifies this collection in the run, also when it runs again. A model
     without the section `teacher`, a student, costs nothing and is served here. `metadata` is by prompt id; a `plan`
-    says which rollouts to start in place of `config.num_samples` of each prompt.
-
-    Raises:
-        ConfigError: the budget needs a price that is unknown, or answers of an older version would be paid for again.
-        EndpointError, AuthenticationError: the endpoint cannot be used.
-        BudgetReached: the run's budget is spent.
+    says which rollouts to start in place of `config.num_samples` of each prompt. Raises ConfigError if the budget needs
+    a price that is unknown, or answers of an older version would be paid for again; EndpointError or
+    AuthenticationError if the endpoint cannot be used; BudgetReached if the run's budget is spent.
     """
     # Created first, since a model that has to be loaded takes a while.
     is_local = teacher is None or teacher.base_url is None
@@ -145,10 +142,7 @@ def check_failures(sampled: Sampled, budget: float) -> None:
     """Check that at most the share `budget` of the trajectories failed.
 
     Call it before an artifact is written: without one, the next run samples the failed rollouts again and takes the
-    others from the journal.
-
-    Raises:
-        FailureBudgetExceeded: more failed.
+    others from the journal. Raises FailureBudgetExceeded if more failed.
     """
     # An answer that misses its schema is the model's own failure; the dataset drops it.
     failed = [trajectory for trajectory in sampled.trajectories if trajectory.stop_reason is StopReason.ERROR]

@@ -24,7 +24,7 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
     settings = {name: getattr(config.sft, name) for name in (*_ROWS, *_TEACHER)}
     reading = {name: getattr(config.student, name) for name in ("model", "chat_template_kwargs", "max_length", "dtype")}
     is_named = config.sft.teacher or config.sft.teachers
-    artifact: Artifact = call_stage_on(
+    return call_stage_on(
         config.runtime.training_deployment,
         SCORES,
         run,
@@ -35,7 +35,6 @@ def score_rows(start: Model, dataset: Artifact | None, config: DistillConfig, ru
         sft=SftConfig(**settings),
         default_teacher=None if is_named or config.teacher.base_url is not None else config.teacher.model,
     )
-    return artifact
 
 
 @SCORES.made_by

@@ -69,5 +69,4 @@ class _ProgressOf:
         self._stage = stage
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         progress().update(self._stage, done, total, **facts)

@@ -1,6 +1,7 @@
 """Rollouts that were sampled elsewhere: the trajectories of a file, in shards like those sampled here."""
 
 import logging
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stillhouse.rollouts.summary import add_up, summarise
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, write_jsonl
-from stillhouse.types import Artifact, Trajectory
+from stillhouse.types import Artifact, JsonObject, Trajectory
 from tasks.cache.stage import call_stage
 from tasks.prompts import PromptSets, metadata_file, write_metadata
 from tasks.rollouts import ROLLOUTS, Rollouts
@@ -33,9 +34,8 @@ _logger = logging.getLogger("stillhouse.imports")
 def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
     """Import the trajectories of the file `path` whose prompts are among the training prompts.
 
-    Raises:
-        InputError: the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none belongs
-            to a training prompt.
+    Raises InputError if the file is missing, more of its rows than `runtime.failure_budget` are malformed, or none
+    belongs to a training prompt.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -44,7 +44,7 @@ def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
             f"rollouts.trajectories_file: {file} {problem}; expected a file of trajectories, as `stillhouse convert` "
             "writes it"
         )
-    rollouts: Rollouts = call_stage(
+    return call_stage(
         IMPORTS,
         run,
         path=str(file),
@@ -53,7 +53,6 @@ def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
         failure_budget=run.context.runtime.failure_budget,
         shard_rows=run.context.runtime.shard_size,
     )
-    return rollouts
 
 
 @IMPORTS.made_by
@@ -68,7 +67,8 @@ def import_task(
     shards: list[Artifact] = []
     shard_metadata: list[Artifact] = []
     while rows := list(islice(trajectories, shard_rows)):
-        shards.append(_write_shard(rows, digest([key, len(shards)]), context))
+        key_of_shard = digest([key, len(shards)])
+        shards.append(context.store.write("rollouts", key_of_shard, partial(_fill, rows)))
         prompt_ids = dict.fromkeys(trajectory.prompt_id for trajectory in rows)
         shard_metadata.append(write_metadata(context.store, [prompt_metadata[prompt_id] for prompt_id in prompt_ids]))
     for problem in source.problems:
@@ -82,7 +82,5 @@ def import_task(
     return Rollouts(shards=tuple(shards), metadata=tuple(shard_metadata), sampling=None, facts=facts)
 
 
-def _write_shard(rows: list[Trajectory], key: str, context: RunContext) -> Artifact:
-    return context.store.write(
-        "rollouts", key, lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, rows), summarise(rows))
-    )
+def _fill(rows: list[Trajectory], folder: Path) -> tuple[int, JsonObject]:
+    return write_jsonl(folder / TRAJECTORIES_FILE, rows), summarise(rows)

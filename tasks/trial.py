@@ -25,12 +25,8 @@ from tasks.sampling import Sampled, check_failures, sample
 def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]) -> list[ScoredRollout]:
     """Sample the teacher on all prompts of `prompts.source`, held-out ones too, without Prefect, MLflow or artifacts.
 
-    The rollouts are returned, and given to `on_rollout` as soon as each has ended and is scored.
-
-    Raises:
-        ConfigError, InputError: prompts, tools or rewards cannot be read.
-        EndpointError, AuthenticationError: the endpoint cannot be used.
-        BudgetReached: the budget is spent.
+    The rollouts are returned, and given to `on_rollout` as soon as each has ended and is scored. Raises as `sample`,
+    and ConfigError or InputError if prompts, tools or rewards cannot be read.
     """
     with context_of(config) as context:
         return run_until_done(
@@ -41,10 +37,7 @@ def run_trial(config: DistillConfig, on_rollout: Callable[[ScoredRollout], None]
 def run_preview(config: DistillConfig, num_rows: int, on_row: Callable[[PreviewRow], None]) -> list[PreviewRow]:
     """Take one rollout of each of the first `num_rows` training prompts to a row of the dataset, and return the rows.
 
-    A run finds these rollouts in its journal.
-
-    Raises:
-        StillhouseError: as `run_trial`, and as labels and the rendering name.
+    A run finds these rollouts in its journal. Raises StillhouseError as `run_trial`, labels and the rendering do.
     """
     # Its imports take seconds, which sampling need not wait for.
     from stillhouse.training.sft.render import Rendering
@@ -68,11 +61,7 @@ def run_preview(config: DistillConfig, num_rows: int, on_row: Callable[[PreviewR
 
 
 def run_few(prompts: list[Prompt], parsed: ParsedPrompts, config: DistillConfig) -> None:
-    """Take one rollout of each of `prompts`, which are of `parsed`; a run finds these in its journal.
-
-    Raises:
-        StillhouseError: as `run_trial`, or none of them succeeded.
-    """
+    """Take one rollout of each of `prompts`, which are of `parsed`, into the journal; raise if none succeeded."""
     with context_of(config) as context:
         rollouts = config.rollouts.model_copy(update={"num_samples": 1})
         sampled = run_until_done(_sample_teacher(prompts, parsed, config, rollouts, context, lambda trajectory: None))

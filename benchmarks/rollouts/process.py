@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stillhouse.testing.answers import Service
-from stillhouse.testing.ledger import Entry, billed
+from stillhouse.testing.provider import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def summarize(entries: Sequence[Entry], peak_in_flight: int) -> Summary:
         num_requests=len(entries),
         num_refused=sum(entry.refused is not None for entry in entries),
         num_billed=len(paid),
-        num_distinct_billed=len(billed(entries)),
+        num_distinct_billed=len({entry.digest for entry in paid}),
         peak_in_flight=peak_in_flight,
         first_arrival=entries[0].arrived_at if entries else None,
         last_answer=max((entry.answered_at for entry in paid if entry.answered_at is not None), default=None),

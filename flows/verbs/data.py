@@ -61,7 +61,7 @@ def view(
     ] = False,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
-    from stillhouse.report.view import view_run
+    from stillhouse.report.view.page import view_run
     from stillhouse.store.runs import fetch_run
 
     if follow and "://" in store:
@@ -140,10 +140,7 @@ def export(
     store: Store = "runs",
 ) -> None:
     """Write a dataset's kept rows in another form, or push them to the Hugging Face hub."""
-    if output is None and push is None:
-        raise ConfigError("name where the rows go: a file or folder by --output, a repository by --push, or both")
-    if private and push is None:
-        raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
+    require_place("name where the rows go: a file or folder by", output, push, private)
     folder = _dataset_folder(dataset, store)
     if output is not None:
         from stillhouse.interop.export import export_dataset
@@ -155,8 +152,15 @@ def export(
         typer.echo(push_to_hub(folder, push, private=private))
 
 
+def require_place(wanted: str, output: Path | None, push: str | None, private: bool) -> None:
+    """Raise ConfigError, beginning with `wanted`, if there is neither a path nor a repository, or no private one."""
+    if output is None and push is None:
+        raise ConfigError(f"{wanted} --output, a repository by --push, or both")
+    if private and push is None:
+        raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
+
+
 def _dataset_folder(name: str, store: str) -> Path:
-    """Return the folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.runs import fetch_run
 

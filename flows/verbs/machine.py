@@ -1,6 +1,5 @@
 """Verbs for this machine: serve a model on it, and see what works."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -20,7 +19,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.store import ArtifactStore
 
 if TYPE_CHECKING:
-    from stillhouse.inspection import Finding
+    pass
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -93,7 +92,12 @@ def doctor(
         raise ConfigError("--pair and --store are two examinations; give one of them")
     if pair:
         raise typer.Exit(_show_pair(checked, prompts))
-    checks = _inspect(checked) if store else chain(examine(checked), examine_models(checked))
+    if store:
+        from stillhouse.inspection import inspect_store
+
+        checks = inspect_store(ArtifactStore(checked.runtime.store, checked.runtime.scratch).root)
+    else:
+        checks = chain(examine(checked), examine_models(checked))
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
     for check in checks:
@@ -119,12 +123,6 @@ def _show_pair(config: DistillConfig, num_prompts: int) -> int:
     reasons = ", ".join(found.name for found in findings if found.level in ("change", "no"))
     typer.echo(f"\n{typer.style(verdict, bold=True)}{': ' if reasons else ''}{reasons}")
     return 1 if verdict == "no" else 0
-
-
-def _inspect(config: DistillConfig) -> "Iterator[Finding]":
-    from stillhouse.inspection import inspect_store
-
-    return inspect_store(ArtifactStore(config.runtime.store, config.runtime.scratch).root)
 
 
 def send_tracking(store: Store = "runs") -> None:

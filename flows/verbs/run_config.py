@@ -19,17 +19,14 @@ from stillhouse.project.example_models import EXAMPLE_MODELS, SUGGESTED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tasks.run.progress import Listener
+    from stillhouse.progress.run_state import Listener
 
 
 def config_from(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
     """Return the config in a file, or one that samples the prompts of a file, with the options that are not None.
 
-    `overrides`, as `section.key=value`, win over the options.
-
-    Raises:
-        ConfigError: a key or value is wrong, there is no such file, prompts of the user's have no teacher, or a model
-            may be here or at an endpoint.
+    `overrides`, as `section.key=value`, win over the options. Raises ConfigError if a key or value is wrong, there is
+    no such file, prompts of the user's have no teacher, or a model may be here or at an endpoint.
     """
     settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     if source.suffix in {".yaml", ".yml"}:
@@ -57,10 +54,8 @@ def config_from(source: Path, options: Mapping[str, object], overrides: Sequence
 def scoring_config(source: Path, options: Mapping[str, object], overrides: Sequence[str]) -> DistillConfig:
     """Return the config in a file, or one of the rows of a file or folder, whose rows a teacher scores.
 
-    `overrides`, as `section.key=value`, win over the options.
-
-    Raises:
-        ConfigError: a key or value is wrong, or there is no such file or folder.
+    `overrides`, as `section.key=value`, win over the options. Raises ConfigError if a key or value is wrong, or there
+    is no such file or folder.
     """
     settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     settings = ['sft.loss="kl"', *settings, *overrides]
@@ -79,11 +74,7 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
 
 
 def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """Return the config in a file, as `load_config` reads it, whose local models fit.
-
-    Raises:
-        ConfigError: a key or value is wrong, or prompts of the user's have no teacher.
-    """
+    """Return the config in a file; raise ConfigError as `load_config`, or if it names no models that fit."""
     return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ")
 
 
@@ -100,11 +91,7 @@ def _checked(
     *,
     origin: str = "",
 ) -> DistillConfig:
-    """Return the config, whose models fit and whose teacher, for prompts of the user's, is not the demo's.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Return the config; raise ConfigError unless its models fit and the user's own prompts have the user's teacher."""
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
     sources = [*config.prompts.sources.values()] or [config.prompts.source]
     own = [source for source in sources if not source.startswith("embedded:")]
@@ -132,11 +119,7 @@ def row_numbers(text: str) -> list[int]:
 
 @contextmanager
 def shown_progress(console: "Console", config: DistillConfig) -> Iterator["Listener"]:
-    """Show stages and warnings on `console` inside the block, which a SIGTERM ends; at first that it imports.
-
-    Raises:
-        StillhouseError: the process got SIGTERM; the message says what is kept.
-    """
+    """Show stages and warnings on `console` inside the block; raise StillhouseError if a SIGTERM ends it."""
     from stillhouse.progress.terminal import progress_on, show_warnings
     from tasks.run.interruption import Terminated, raised_on_sigterm
     from tasks.run.progress import shown_by

@@ -7,14 +7,7 @@ from typing import Final
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.artifacts import require_whole
-from stillhouse.store.runs import (
-    RECENT_FILE,
-    RUN_FILE,
-    RunRecord,
-    find_run,
-    read_run_record,
-    runs_below,
-)
+from stillhouse.store.runs import RECENT_FILE, RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 _SILENT_S: Final = 60.0
 """A run that has not touched its last trajectories for so long was killed: it does so every two seconds."""
@@ -24,12 +17,8 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
     """Return the folder `name`, or an artifact's of the run of that name, with the run's record.
 
     `name` is a folder, also of a run's report, or a run as `find_run` takes it; of `stages` the first that is there
-    gives its artifact, called `what` in messages.
-
-    Raises:
-        ConfigError: there is no such run, or the folder holds runs.
-        InputError: the run made nothing of the kind, or what it made is gone.
-        StoreError: what it made is damaged.
+    gives its artifact, called `what` in messages. Raises ConfigError if there is no such run, or the folder holds runs;
+    InputError if the run made nothing of the kind, or what it made is gone; StoreError if what it made is damaged.
     """
     path = Path(name)
     if path.is_dir() and not (path / RUN_FILE).is_file():

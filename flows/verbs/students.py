@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.verbs.data import Private, Push, Store
-from stillhouse.errors import ConfigError
+from flows.verbs.data import Private, Push, Store, require_place
 
 if TYPE_CHECKING:
     from stillhouse.types import JsonObject
@@ -33,10 +32,7 @@ def publish(
     store: Store = "runs",
 ) -> None:
     """Write a student, its adapter or merged weights, to a folder with a model card, or push it to the hub."""
-    if output is None and push is None:
-        raise ConfigError("name where the student goes: a folder by --output, a repository by --push, or both")
-    if private and push is None:
-        raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
+    require_place("name where the student goes: a folder by", output, push, private)
     from stillhouse.progress.terminal import error_console
     from stillhouse.store.hub import hub_client
     from stillhouse.training.results.export import export_student, push_student

@@ -75,11 +75,7 @@ def try_config(
 
 
 def show_preview(config: DistillConfig, num_rows: int) -> None:
-    """Show the first rows of a run's dataset as the student will see them; the run itself pays for none of them again.
-
-    Raises:
-        StillhouseError: as the stages up to the dataset, or all rollouts failed.
-    """
+    """Show the first rows of a run's dataset as the student will see them; the run pays for none of them again."""
     from rich.console import Console
 
     from stillhouse.progress.terminal import error_console

@@ -8,8 +8,9 @@ A row of 360 words costs 0.25 ms against an index of 200,000 n-grams.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +33,6 @@ _MAX_HITS: Final = 5
 _SLOTS_PER_NGRAM: Final = 16
 _ENDINGS: Final = (".txt", ".jsonl", ".ndjson", ".csv", ".parquet")
 _BATCH_ROWS: Final = 1024
-
-
-class _Hit(NamedTuple):
-    row: int
-    """Index into the rows of all sets."""
-    part: str
-    ngram: int
-    text: str
-    num_ngrams: int
 
 
 class ContaminationLabels:
@@ -70,14 +62,10 @@ class ContaminationLabels:
     def _hits(self, item: LabelInput) -> list[JsonObject]:
         parts = {"prompt": item.prompt_text, "answer": item.sampled_text, "tools": item.tool_text}
         hits = [hit for part, text in parts.items() for hit in self._hits_in(part, text)]
-        hits.sort(key=lambda hit: (-hit.ngram, -hit.num_ngrams))
-        return [
-            {"set": name, "row": row, "part": hit.part, "ngram": hit.ngram, "text": hit.text}
-            for hit in hits[:_MAX_HITS]
-            for name, row in [self._rows[hit.row]]
-        ]
+        return [hit for _, hit in sorted(hits, key=itemgetter(0))[:_MAX_HITS]]
 
-    def _hits_in(self, part: str, text: str) -> list[_Hit]:
+    def _hits_in(self, part: str, text: str) -> Iterator[tuple[tuple[int, int], JsonObject]]:
+        """Yield each hit below what it is ranked by: its length, then the number of its n-grams."""
         text_words = words(normalised(text))
         hashes = word_hashes(text_words)
         matches: dict[int, tuple[int, int, int]] = {}
@@ -86,10 +74,11 @@ class ContaminationLabels:
                 length, first, num_ngrams = matches.get(row, (index.length, start, 0))
                 if length == index.length:
                     matches[row] = length, first, num_ngrams + 1
-        return [
-            _Hit(row, part, length, " ".join(text_words[first : first + length]), num_ngrams)
-            for row, (length, first, num_ngrams) in sorted(matches.items())
-        ]
+        for index_of_row, (length, first, num_ngrams) in sorted(matches.items()):
+            name, number = self._rows[index_of_row]
+            shared = " ".join(text_words[first : first + length])
+            hit = {"set": name, "row": number, "part": part, "ngram": length, "text": shared}
+            yield (-length, -num_ngrams), hit
 
 
 def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashes]]:
@@ -172,10 +161,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
 
 
 def sets_fingerprint(sets: Mapping[str, str]) -> str:
-    """Return the hash of the bytes of all evaluation sets under their names, for a cache key.
-
-    Raises ConfigError or InputError as `read_set` of a file that cannot be found.
-    """
+    """Return the hash of the bytes of all evaluation sets under their names, for a cache key; raise as `read_set`."""
     return digest({name: file_sha256(_path(name, file)) for name, file in sets.items()})
 
 

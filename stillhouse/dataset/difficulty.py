@@ -35,11 +35,7 @@ class StudentScorer:
     runtime: RuntimeConfig
     num_users: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase] | None" = None
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._loaded is not None
+    loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase] | None" = None
 
     async def nll(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
         """Return the mean negative log-likelihood of each row's supervised tokens, in nats a token.
@@ -62,12 +58,12 @@ class StudentScorer:
         from stillhouse.serving.score import score_tokens
 
         with self._lock:
-            if self._loaded is None:
+            if self.loaded is None:
                 runtime = self.runtime
                 ref = self.model.ref
                 model = load_model(ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
-                self._loaded = model, load_tokenizer(ref, self.model.chat_template_kwargs)
-            model, tokenizer = self._loaded
+                self.loaded = model, load_tokenizer(ref, self.model.chat_template_kwargs)
+            model, tokenizer = self.loaded
             rendered = {}
             for index, trajectory in enumerate(trajectories):
                 if trajectory.stop_reason is not StopReason.ANSWERED:
@@ -93,11 +89,11 @@ class StudentScorer:
         return losses
 
     def free(self) -> None:
-        if not self.is_loaded:
+        if self.loaded is None:
             return
         import torch
 
-        self._loaded = None
+        self.loaded = None
         # Another process may serve or train next on the same device.
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

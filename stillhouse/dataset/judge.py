@@ -72,10 +72,7 @@ def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObjec
 
 
 def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
-    """Return how judgements are sampled. Each correction takes a turn, and a batch has only one.
-
-    Raises ConfigError as `judgement_schema`.
-    """
+    """Return how judgements are sampled. Each correction takes a turn, and a batch has only one."""
     max_corrections = 0 if config.model.batch else _MAX_CORRECTIONS
     return RolloutsConfig(
         num_samples=config.num_samples,

@@ -15,7 +15,6 @@ from stillhouse.verification import final_answer
 class LabelInput(Texts):
     trajectory: Trajectory
     metadata: PromptMetadata | None
-    """None if the prompt has none."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":

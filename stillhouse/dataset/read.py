@@ -33,10 +33,7 @@ _ON_REQUEST: Final = {column.name for label in LABELS if label.on_request for co
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
-    """Return the rows of one file of a dataset in order, JSON columns parsed.
-
-    Raises InputError if the file is missing or damaged.
-    """
+    """Return the rows of one file of a dataset in order, as `read_file`."""
     return read_file(folder / f"{split}.parquet")
 
 
@@ -53,8 +50,13 @@ def read_file(
 
 
 def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> JsonObject:
-    """Return a row with its JSON columns parsed."""
-    return {name: _parsed_value(name, value, loads) for name, value in row.items()}
+    values = dict(row)
+    for name, value in row.items():
+        if value is not None and name in JSON_LIST_COLUMNS:
+            values[name] = [loads(item) for item in value]
+        elif value is not None and name in JSON_COLUMNS:
+            values[name] = loads(value)
+    return values
 
 
 def iter_columns(
@@ -158,11 +160,3 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.JsonType):
         return column.cast(pa.list_(pa.string()))
     return column
-
-
-def _parsed_value(name: str, value: Any, loads: Callable[[str], Any]) -> Any:
-    if value is None:
-        return None
-    if name in JSON_LIST_COLUMNS:
-        return [loads(item) for item in value]
-    return loads(value) if name in JSON_COLUMNS else value

@@ -34,9 +34,7 @@ _BATCH_ROWS: Final = 64
 
 class RecordedRow(NamedTuple):
     id: str
-    """Column `id` of the row."""
     model: str
-    """Who wrote it."""
     turns: Mapping[int, TopTokens]
     """By index of the assistant's message."""
 
@@ -103,10 +101,7 @@ def copy_recorded(files: Iterable[tuple[Path | None, int]], is_kept: npt.NDArray
 
 
 def read_recorded(folder: Path) -> Iterator[RecordedRow]:
-    """Yield what was recorded of a dataset's rows, in their order; nothing where there is no file.
-
-    Raises InputError if the file is damaged.
-    """
+    """Yield what was recorded of a dataset's rows, in their order; raise InputError for a damaged file."""
     path = folder / RECORDED_FILE
     for batch in _batches(path) if path.is_file() else ():
         for row in batch.to_pylist():

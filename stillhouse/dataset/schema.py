@@ -48,7 +48,6 @@ TRAJECTORY_COLUMNS: Final = (
            Measure("Latency", "seconds")),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
-"""Facts of a trajectory and its prompt."""
 
 LABEL_COLUMNS: Final = tuple(column for label in LABELS if label.file == "candidates" for column in label.columns)
 """Measured from one trajectory."""
@@ -56,10 +55,7 @@ LABEL_COLUMNS: Final = tuple(column for label in LABELS if label.file == "candid
 JUDGE_COLUMNS: Final = (
     Column("judge", Kind.JSON, "scores by criterion, verdict and explanation of the judge; null if it was not asked"),
 )  # fmt: skip
-"""Graded by a language model."""
-
 DIFFICULTY_COLUMNS: Final = tuple(column for label in LABELS if label.file == "difficulty" for column in label.columns)
-"""Difficulty for the student."""
 
 DUPLICATE_COLUMNS: Final = (
     Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
@@ -68,7 +64,6 @@ DUPLICATE_COLUMNS: Final = (
     Column("duplicate_similarity", Kind.REAL, "Jaccard similarity of shingles with that row"),
     Column("duplicate_source", Kind.TEXT, "the earlier dataset that holds that row; null if this one does"),
 )  # fmt: skip
-"""Relations to other rows."""
 
 SELECTION_COLUMNS: Final = (
     Column("pass_rate", Kind.REAL, "share of right rows among the prompt's verified ones; null without any",
@@ -77,7 +72,6 @@ SELECTION_COLUMNS: Final = (
     Column("drop_reasons", Kind.TEXTS, "every reason why the row is not kept; empty for kept rows"),
     Column("split", Kind.TEXT, "`train` or `validation`; null for rows that are not kept"),
 )  # fmt: skip
-"""Derived from labels and config."""
 
 CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 """Columns of a shard of labelled trajectories."""
@@ -85,7 +79,6 @@ CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 COLUMNS: Final = (
     TRAJECTORY_COLUMNS + LABEL_COLUMNS + JUDGE_COLUMNS + DIFFICULTY_COLUMNS + DUPLICATE_COLUMNS + SELECTION_COLUMNS
 )
-"""Columns of a dataset."""
 
 JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSON)
 JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSONS)
@@ -100,6 +93,8 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     )
 
 
+KEPT_FILES: Final = ("train.parquet", "validation.parquet")
+DATASET_FILES: Final = (*KEPT_FILES, "rejected.parquet")
 CANDIDATES_FILE: Final = "candidates.parquet"
 SIGNATURES_FILE: Final = "signatures.parquet"
 JUDGE_FILE: Final = "judge.parquet"
@@ -112,15 +107,11 @@ class CandidateShard:
     """The files of one shard. Row `i` of each is the same trajectory; None: not measured."""
 
     candidates: Path
-    """Columns `schema.CANDIDATE_COLUMNS`."""
     signatures: Path
     """Columns `duplicates.signatures.SIGNATURE_SCHEMA`."""
     judge: Path | None = None
-    """Columns `schema.JUDGE_COLUMNS`."""
     difficulty: Path | None = None
-    """Columns `schema.DIFFICULTY_COLUMNS`."""
     duplicates: Path | None = None
-    """Columns `schema.DUPLICATE_COLUMNS`."""
 
     @property
     def recorded(self) -> Path | None:

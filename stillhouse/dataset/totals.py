@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from stillhouse.types import Message, Trajectory, Turn
+from stillhouse.types import Message, Trajectory
 
-_UsageKey = Literal["prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"]
 Number = TypeVar("Number", int, float)
 
 
@@ -21,7 +20,6 @@ class Totals:
     cost_usd: float | None
     latency_s: float | None
     num_tool_calls: int
-    """Calls the model made."""
     num_tool_results: int
     """Calls that ran, with a result or an error; refused and unanswered ones do not count."""
     num_tool_errors: int
@@ -31,13 +29,12 @@ class Totals:
 
 def totals_of(trajectory: Trajectory) -> Totals:
     """Return the totals of `trajectory`, without tool calls in the prompt."""
-    turns = trajectory.turns
-    sampled = sampled_part(trajectory)
+    turns, sampled = trajectory.turns, sampled_part(trajectory)
     return Totals(
-        prompt_tokens=_usage(turns, "prompt_tokens"),
+        prompt_tokens=_sum(turn.usage.get("prompt_tokens") for turn in turns),
         completion_tokens=completion_tokens(trajectory),
-        reasoning_tokens=_usage(turns, "reasoning_tokens"),
-        cached_tokens=_usage(turns, "cached_tokens"),
+        reasoning_tokens=_sum(turn.usage.get("reasoning_tokens") for turn in turns),
+        cached_tokens=_sum(turn.usage.get("cached_tokens") for turn in turns),
         cost_usd=_sum(turn.cost_usd for turn in turns),
         latency_s=_sum(turn.latency_s for turn in turns),
         num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in sampled),
@@ -74,10 +71,6 @@ def completion_tokens(trajectory: Trajectory) -> int | None:
         turn.usage.get("completion_tokens", None if turn.completion_ids is None else len(turn.completion_ids))
         for turn in trajectory.turns
     )
-
-
-def _usage(turns: list[Turn], key: _UsageKey) -> int | None:
-    return _sum(turn.usage.get(key) for turn in turns)
 
 
 def _sum(parts: Iterable[Number | None]) -> Number | None:

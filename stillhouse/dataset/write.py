@@ -16,24 +16,18 @@ import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import shard_tables
 from stillhouse.dataset.recorded import copy_recorded
-from stillhouse.dataset.schema import (
-    COLUMNS,
-    RECORDED_FILE,
-    SELECTION_COLUMNS,
-    CandidateShard,
-)
+from stillhouse.dataset.schema import COLUMNS, DATASET_FILES, RECORDED_FILE, SELECTION_COLUMNS, CandidateShard
 from stillhouse.dataset.select.select import Selection
 from stillhouse.dataset.table import TableWriter, gathered
 from stillhouse.errors import InputError
 
-SPLITS: Final = ("train", "validation")
-REJECTED: Final = "rejected"
+_SPLITS: Final = ("train", "validation")
 _BATCH_ROWS: Final = 4096
 _MEASURED: Final = [column.name for column in COLUMNS if column not in SELECTION_COLUMNS]
 
 
-def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
-    """Fill `folder` with train.parquet, validation.parquet and rejected.parquet; return the rows in each, by name.
+def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> None:
+    """Fill `folder` with train.parquet, validation.parquet and rejected.parquet.
 
     What was recorded of kept rows goes into a file beside them. Rows keep the order of the shards. Memory holds a row
     group of each file. Raises InputError if the files of a shard, or shards and selection, differ in their rows.
@@ -46,21 +40,18 @@ def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: P
             "decision for each row. Refresh the stage `dataset`"
         )
     with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(TableWriter(folder / f"{name}.parquet", COLUMNS)) for name in (*SPLITS, REJECTED)
-        }
+        writers = [stack.enter_context(TableWriter(folder / name, COLUMNS)) for name in DATASET_FILES]
         first = 0
         tables = chain.from_iterable(shard_tables(shard, _MEASURED, _BATCH_ROWS) for shard in shards)
         for table in gathered(tables, _BATCH_ROWS):
             rows = slice(first, first + table.num_rows)
             decided = _with_decisions(table, selection, rows)
             splits = np.where(selection.repeated[rows], np.int8(-2), selection.splits[rows])
-            for split, name in enumerate((*SPLITS, REJECTED)):
-                writers[name].write_table(decided.filter(pa.array(splits == (split if split < 2 else -1))))
+            for split, writer in zip((0, 1, -1), writers, strict=True):
+                writer.write_table(decided.filter(pa.array(splits == split)))
             first = rows.stop
     recorded = zip((shard.recorded for shard in shards), sizes, strict=True)
     copy_recorded(recorded, (selection.splits >= 0) & ~selection.repeated, folder / RECORDED_FILE)
-    return {name: writer.num_rows for name, writer in writers.items()}
 
 
 def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Table:
@@ -74,7 +65,7 @@ def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Ta
         "pass_rate": pa.array(pass_rates, mask=np.isnan(pass_rates)),
         "kept": pa.array(splits >= 0),
         "drop_reasons": reasons.take(pa.array(kinds)),
-        "split": pa.array(SPLITS).take(pa.array(splits, mask=splits < 0)),
+        "split": pa.array(_SPLITS).take(pa.array(splits, mask=splits < 0)),
     }
     table = table.drop_columns("verified")
     for name, values in columns.items():

@@ -8,7 +8,6 @@ from typing import Final
 from stillhouse.errors import ConfigError
 
 EMBEDDED_MODELS: Final = ("embedded:teacher", "embedded:student")
-"""Refs of the models that come with Stillhouse."""
 
 _SHIPPED: Final = ("chat_template.jinja", "prompts.jsonl", "student", "teacher")
 

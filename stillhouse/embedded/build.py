@@ -64,13 +64,11 @@ def build_tokenizer(out: Path) -> None:
 
 
 def build_prompts(out: Path) -> None:
-    """Write `prompts.jsonl`, one row a line."""
     rows = draw_prompts(random.Random(_PROMPTS_SEED), NUM_PROMPTS)
     (out / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def build_model(recipe: Recipe, out: Path) -> None:
-    """Train, save and measure one model, and enter it into `models.json`."""
     started = time.process_time()
     folder = out / recipe.name
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -126,7 +124,6 @@ def measure(folder: Path, prompts_path: Path, num_prompts: int = NUM_MEASURED) -
 
 
 def main() -> None:
-    """Parse the command line and build what it asks for."""
     parser = argparse.ArgumentParser(prog="python -m stillhouse.embedded.build", description="Build embedded models.")
     parser.add_argument("--out", type=Path, default=_HERE, help="folder to write into (default: this package)")
     parser.add_argument("--only", choices=("tokenizer", "prompts", *(recipe.name for recipe in RECIPES)))

@@ -30,10 +30,8 @@ class Row(NamedTuple):
     loss_mask: list[int]
 
 
-class _Draft(NamedTuple):
-    messages: list[Message]
-    is_trained: list[bool]
-    """One for each assistant turn."""
+_Draft = tuple[list[Message], list[bool]]
+"""A conversation, and whether each of its assistant turns is trained on."""
 
 
 def draw_rows(tokenizer: PreTrainedTokenizerFast, kind: CorpusKind, num_rows: int, rng: random.Random) -> list[Row]:
@@ -41,10 +39,10 @@ def draw_rows(tokenizer: PreTrainedTokenizerFast, kind: CorpusKind, num_rows: in
 
     In a `scrambled` corpus the operators of half the phrases are random.
     """
-    drafts = list(itertools.islice(_draw_drafts(kind, rng), num_rows))
+    drafts = itertools.islice(_draw_drafts(kind, rng), num_rows)
     rows: list[Row] = []
-    for first in range(0, num_rows, _BATCH_SIZE):
-        rows.extend(_encode(tokenizer, drafts[first : first + _BATCH_SIZE]))
+    while batch := list(itertools.islice(drafts, _BATCH_SIZE)):
+        rows.extend(_encode(tokenizer, batch))
     return rows
 
 
@@ -52,25 +50,25 @@ def _draw_drafts(kind: CorpusKind, rng: random.Random) -> Iterator[_Draft]:
     for story in draw_stories(rng, reserved=False):
         num_turns = len(story.events) + 1
         if kind == "scrambled":
-            yield _Draft(conversation(story, scrambled_operators(story, rng)), [True] * num_turns)
+            yield conversation(story, scrambled_operators(story, rng)), [True] * num_turns
         elif rng.random() < SLIP_SHARE:
             operators = slipped_operators(story, rng)
             is_right = [ours == right for ours, right in zip(operators, story.operators, strict=True)]
-            yield _Draft(conversation(story, operators), [*is_right, True])
+            yield conversation(story, operators), [*is_right, True]
         else:
-            yield _Draft(conversation(story), [True] * num_turns)
+            yield conversation(story), [True] * num_turns
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, drafts: list[_Draft]) -> Iterator[Row]:
     encoded = tokenizer.apply_chat_template(
-        [draft.messages for draft in drafts],
+        [messages for messages, _ in drafts],
         tools=[CALCULATOR_SCHEMA],
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    for ids, spans, draft in zip(encoded["input_ids"], encoded["assistant_masks"], drafts, strict=True):
+    for ids, spans, (_, trained) in zip(encoded["input_ids"], encoded["assistant_masks"], drafts, strict=True):
         mask: list[int] = []
-        is_trained = iter(draft.is_trained)
+        is_trained = iter(trained)
         for is_assistant, run in itertools.groupby(spans):
             mask.extend([int(bool(is_assistant) and next(is_trained))] * len(list(run)))
         yield Row(ids, mask)

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.embedded.corpus import CorpusKind, Row
@@ -28,8 +29,6 @@ _BATCHES_PER_BUCKET: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings of one embedded model."""
-
     name: str
     corpus: CorpusKind
     num_layers: int
@@ -102,15 +101,10 @@ def _endless_batches(rows: list[Row], rng: random.Random) -> Iterator[list[Row]]
 
 def _loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
     """Return the mean cross-entropy over the trained tokens; the head runs only where it is needed."""
-    ids_BT = _pad([row.ids for row in batch], model.config.pad_token_id)
-    mask_BT = _pad([row.loss_mask for row in batch], 0).bool()
+    ids_BT = pad_sequence([torch.tensor(row.ids) for row in batch], True, model.config.pad_token_id)
+    mask_BT = pad_sequence([torch.tensor(row.loss_mask).bool() for row in batch], True)
     # Padding is on the right and attention causal, so no real token sees a padded one and no mask is needed.
     hidden_BTH = model.model(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
     trained = mask_BT[:, 1:]
     logits_NV = model.lm_head(hidden_BTH[trained])
     return cross_entropy(logits_NV, ids_BT[:, 1:][trained])
-
-
-def _pad(rows: list[list[int]], value: int) -> torch.Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([row + [value] * (width - len(row)) for row in rows])

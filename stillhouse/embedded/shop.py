@@ -115,7 +115,6 @@ class Story:
 
     @property
     def text(self) -> str:
-        """Return the question as the user asks it."""
         sentences = []
         for connective, event in zip(_CONNECTIVES, self.events, strict=False):
             first, last = event.numbers[0], event.numbers[-1]
@@ -127,12 +126,10 @@ class Story:
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """Return the right operator of each event."""
         return tuple(event.phrase.operator for event in self.events)
 
     @property
     def answer(self) -> int:
-        """Return the amount after the last event."""
         amount = self.start
         for event in self.events:
             amount = event.apply(amount, event.phrase.operator)
@@ -140,7 +137,6 @@ class Story:
 
     @property
     def tag(self) -> str:
-        """Return `1-event`, `2-events` or `3-events`."""
         return f"{len(self.events)}-event" + ("s" if len(self.events) > 1 else "")
 
     @property

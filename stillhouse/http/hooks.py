@@ -4,6 +4,7 @@ An event hook leaves the client's transports, proxies and certificates as they a
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import httpx2
 
@@ -16,16 +17,15 @@ ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 def guard_answers(
     redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool], max_bytes: int = MAX_ANSWER_BYTES
 ) -> ResponseHook:
-    """Return a hook for `event_hooks["response"]` of an asynchronous client; `is_stream` tells answers that may be
-    endless.
+    """Return a hook for `event_hooks["response"]` of an asynchronous client, where `is_stream` tells endless answers.
 
-    Raises, from requests and reads:
-        httpx2.DecodingError: the answer is longer, or in a coding that was not requested.
+    Requests and reads raise httpx2.DecodingError for an answer that is longer, or in a coding that was not requested.
     """
 
     async def guard(response: httpx2.Response) -> None:
-        headers = redactor.headers(dict(response.headers))
-        response.stream = _GuardedBody(response, headers, redactor, max_bytes, is_stream=is_stream(response))
+        headers, body = redactor.headers(dict(response.headers)), response.stream
+        assert isinstance(body, httpx2.AsyncByteStream)
+        response.stream = _GuardedBody(response.request, body, headers, redactor, max_bytes, is_stream(response))
         describing_body = ("content-encoding", "content-length")
         kept = [(name, value) for name, value in headers.items() if name.lower() not in describing_body]
         response.headers = httpx2.Headers(kept)
@@ -35,40 +35,31 @@ def guard_answers(
     return guard
 
 
+@dataclass(eq=False)
 class _GuardedBody(httpx2.AsyncByteStream):
     """The decoded body in complete lines, as a key is within one; of a stream only lines are bounded."""
 
-    def __init__(
-        self,
-        response: httpx2.Response,
-        headers: Mapping[str, str],
-        redactor: KeyRedactor,
-        max_bytes: int,
-        *,
-        is_stream: bool,
-    ) -> None:
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        self._request = response.request
-        self._inner = response.stream
-        self._headers = headers
-        self._redactor = redactor
-        self._max_bytes = max_bytes
-        self._is_stream = is_stream
+    request: httpx2.Request
+    body: httpx2.AsyncByteStream
+    headers: Mapping[str, str]
+    redactor: KeyRedactor
+    max_bytes: int
+    is_stream: bool
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for lines in complete_lines(self._bounded(), self._max_bytes):
-                yield self._redactor.body(lines)
+            async for lines in complete_lines(self._bounded(), self.max_bytes):
+                yield self.redactor.body(lines)
         except BodyRefused as error:
-            raise httpx2.DecodingError(f"the answer {error}", request=self._request) from error
+            raise httpx2.DecodingError(f"the answer {error}", request=self.request) from error
 
     async def _bounded(self) -> AsyncIterator[bytes]:
         num_bytes = 0
-        async for piece in adecoded(self._headers, self._inner):
+        async for piece in adecoded(self.headers, self.body):
             num_bytes += len(piece)
-            if num_bytes > self._max_bytes and not self._is_stream:
-                raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")
+            if num_bytes > self.max_bytes and not self.is_stream:
+                raise BodyRefused(f"is longer than {self.max_bytes >> 20} MiB")
             yield piece
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.body.aclose()

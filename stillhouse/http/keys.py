@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final
 
 MASK: Final = "***"
-"""Stands where a key was."""
 
 _SHORTEST_KEY: Final = 8
 """Characters. What is shorter stands for no key, such as the `none` that local servers are sent."""
@@ -23,8 +22,6 @@ _ESCAPE: Final = re.compile(
 
 
 class KeyRedactor:
-    """Takes keys out of answers."""
-
     def __init__(self, *keys: str | None) -> None:
         known = [key.encode() for key in keys if key is not None and len(key) >= _SHORTEST_KEY]
         spelled = {form for key in known for form in (key, *_base64_forms(key))}
@@ -55,7 +52,9 @@ class KeyRedactor:
         """
         values = "\n".join(headers.values())
         if not values.isascii():
-            headers = {name.lower(): _whole_characters(value) for name, value in headers.items()}
+            # aiohttp reads headers with `surrogateescape`.
+            sent = {name.lower(): value.encode("utf-8", "surrogateescape") for name, value in headers.items()}
+            headers = {name: value.decode(errors="replace") for name, value in sent.items()}
         if self._pattern is None or not self._may_be_in(values.encode("utf-8", "surrogatepass")):
             return headers
         return {name.lower(): self.text(value) for name, value in headers.items()}
@@ -71,11 +70,6 @@ class KeyRedactor:
             return False
         plain = _ESCAPE.sub(_unescaped, content).replace(b"\\", b"")
         return any(form.replace(b"\\", b"") in plain for form in self._narrow)
-
-
-def _whole_characters(value: str) -> str:
-    # aiohttp reads headers with `surrogateescape`.
-    return value.encode("utf-8", "surrogateescape").decode(errors="replace")
 
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:

@@ -86,14 +86,11 @@ class Texts:
     sampled_text: str
     """Text of the model in all turns: reasoning, content, and arguments of tool calls."""
     tool_text: str
-    """Results of tools."""
     refusal: str | None = None
     """The last message's `refusal`, a field of OpenAI's models in place of content."""
 
 
 class Column(NamedTuple):
-    """A column of a dataset's files."""
-
     name: str
     kind: Kind
     meaning: str
@@ -104,8 +101,6 @@ class Column(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why rows are dropped."""
-
     name: str
     """Name in the column `drop_reasons`."""
     meaning: str
@@ -202,12 +197,10 @@ def between(kind: type, *, is_optional: bool = True, **bounds: Any) -> Any:
 
 
 def above(column: str, reason: Reason, step: str, limit: Limit, place: int = 250) -> Filter:
-    """Return the filter that drops values above the limit."""
     return Filter(reason, step, (column,), lambda rows, most: rows[column] > most, limit, place)
 
 
 def below(column: str, reason: Reason, step: str, limit: Limit, place: int = 250) -> Filter:
-    """Return the filter that drops values below the limit."""
     return Filter(reason, step, (column,), lambda rows, least: rows[column] < least, limit, place)
 
 
@@ -224,5 +217,4 @@ def outside(column: str, low: Reason, high: Reason, step: str, limit: Limit, pla
 
 
 def present(column: str, reason: Reason, step: str, limit: Limit | None, place: int = 250) -> Filter:
-    """Return the filter that drops rows with a value."""
     return Filter(reason, step, (column,), lambda rows, _: rows[column].notna(), limit, place)

@@ -3,19 +3,16 @@
 import time
 from collections.abc import Callable
 
-from stillhouse.progress.run_state import RunState
+from stillhouse.progress.run_state import Listener, RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.progress.text import counted, facts_text, lines_of, run_text
-from stillhouse.types import Trajectory
 
 
-class LineProgress:
+class LineProgress(Listener):
     """Writes a line of each stage at most every few seconds, and one at each of its ends.
 
-    Args:
-        write: takes a line.
-        every_s: seconds between two lines of a stage.
-        quiet_s: seconds without any line after which one says where the run is; None writes none about the run.
+    `write` takes a line; two of a stage are `every_s` seconds apart. After `quiet_s` seconds without any line, one says
+    where the run is; None writes none about the run.
     """
 
     def __init__(self, write: Callable[[str], object], every_s: float, quiet_s: float | None = None) -> None:
@@ -28,14 +25,12 @@ class LineProgress:
         self._is_run_known = False
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
         # What a stage does between its figures would stand in the place of these.
         if not doing or total is None or self._is_quiet:
             self._report(stage, done, total, f"{done}/{'?' if total is None else total}  {doing or facts_text(facts)}")
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         figures = "; ".join(f"{name} {text}" for name, text in lines_of(state))
         line = f"{counted(state)}  {figures if state.limit or state.done else 'starting'}"
         self._report(stage, state.done, state.total, line)
@@ -51,14 +46,7 @@ class LineProgress:
             self._write_line(run_text(state))
 
     def announce(self, plan: str) -> None:
-        """Write a line of what the run will do and pay for."""
         self._write_line(f"plan     {plan}")
-
-    def say(self, doing: str) -> None:
-        """Write nothing: it is over before anybody reads it."""
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Write nothing: there is no room."""
 
     @property
     def _is_quiet(self) -> bool:

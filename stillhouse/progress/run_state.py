@@ -3,15 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stillhouse.progress.state import Fact, RolloutProgress
+from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
+from stillhouse.types import Trajectory
 
 StageStatus = Literal["done", "cached", "running", "ahead"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage of a run."""
-
     name: str
     status: StageStatus
     seconds: float | None = None
@@ -33,8 +32,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run between its start and its end."""
-
     stages: tuple[StageState, ...]
     """In the order in which they run; the present one is `running`."""
     doing: str = ""
@@ -55,3 +52,19 @@ class RunState:
     def present(self) -> str:
         """Return the name of the present stage; empty at the end."""
         return next((stage.name for stage in self.stages if stage.status == "running"), "")
+
+
+class Listener(NoProgress):
+    """Shows any stage, and the run that it belongs to; what a listener has no room for it leaves as it is here."""
+
+    def update_run(self, state: RunState) -> None:
+        """Show where the run is among its stages."""
+
+    def announce(self, plan: str) -> None:
+        """Show a line of what the run will do and pay for."""
+
+    def say(self, doing: str) -> None:
+        """Show what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
+
+    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
+        """Show one that has just ended."""

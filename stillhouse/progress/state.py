@@ -81,13 +81,13 @@ class RolloutWatcher(Protocol):
 
 
 class NoProgress:
-    """Shows nothing."""
+    """Shows nothing; see `Progress` and `RolloutWatcher`."""
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Do nothing."""
+        pass
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """Do nothing."""
+        pass
 
 
 class RecentRate:

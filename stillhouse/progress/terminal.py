@@ -26,10 +26,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from stillhouse.progress.lines import LineProgress
-from stillhouse.progress.run_state import RunState
+from stillhouse.progress.run_state import Listener, RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.progress.text import facts_text, lines_of, run_text
-from stillhouse.types import Trajectory
 
 _LINE_EVERY_S = 5.0
 _QUIET_S = 15.0
@@ -60,9 +59,7 @@ class _Bars(Progress):
             yield line
 
 
-class TerminalProgress:
-    """A bar a stage."""
-
+class TerminalProgress(Listener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = _Bars(
@@ -90,14 +87,12 @@ class TerminalProgress:
         self._bars.stop()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         doing = str(facts.pop("doing", ""))
         details = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis") if facts else None
         headline = facts_text(dict(list(facts.items())[:1]))
         self._show(stage, done, total, details, headline, doing)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         lines = lines_of(state)
         names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
         details = Table.grid(names, texts, padding=(0, 1))
@@ -108,7 +103,6 @@ class TerminalProgress:
         self._show(stage, state.done, state.total, details if state.limit or state.done else None, closing)
 
     def update_run(self, state: RunState) -> None:
-        """Show below the bars where the run is among its stages."""
         if state.page and not self._is_run_known:
             self._console.print(f"page     {state.page}", highlight=False, markup=False, soft_wrap=True)
         self._is_run_known = True
@@ -121,9 +115,6 @@ class TerminalProgress:
     def say(self, doing: str) -> None:
         """Show what happens before the run is known."""
         self._bars.run_line = doing
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Show nothing: bars leave no room."""
 
     def _show(
         self, stage: str, done: int, total: int | None, details: RenderableType | None, closing: str, doing: str = ""

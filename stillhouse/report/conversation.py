@@ -57,8 +57,6 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTrajectory:
-    """A trajectory to read."""
-
     messages: Sequence[Message]
     stop_reason: str
     verified: bool | None
@@ -72,7 +70,6 @@ class SampleTrajectory:
 
     @property
     def verdict(self) -> str:
-        """Return right, wrong or unverified."""
         return _VERDICTS[self.verified]
 
     @property
@@ -82,7 +79,6 @@ class SampleTrajectory:
 
     @property
     def num_turns(self) -> int:
-        """Return the number of the assistant's messages."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     @property

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from stillhouse.report.conversation import SampleTrajectory
-from stillhouse.types import JsonObject
+from stillhouse.types import Artifact, JsonObject
+
+USAGE: Final = ("prompt_tokens", "completion_tokens", "cost_usd", "estimated_usd", "possible_usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,29 +16,24 @@ class StageSummary:
     """One stage of this run and what it cost."""
 
     name: str
-    uri: str
-    """Folder of its artifact."""
-    fingerprint: str
+    artifact: Artifact
+    """The first one that it made."""
     cached: bool
     """Whether an earlier run's result was used; its tokens do not count for this run."""
     seconds: float
-    """Wall time in this run."""
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cost_usd: float | None = None
-    """None if the price is unknown."""
-    estimated_usd: float | None = None
-    """The part of it that no endpoint told, by a price."""
-    possible_usd: float | None = None
-    """Most that requests can have cost on top that did not say what they cost."""
+    facts: JsonObject
+    """Of its result; tokens and money are there if it sampled."""
     is_local: bool = False
     """Whether a model of this machine was sampled, for which nobody is paid."""
+
+    @property
+    def usage(self) -> JsonObject:
+        """Return its tokens and money by name; None for what is unknown."""
+        return {**dict.fromkeys(USAGE), "completion_tokens": self.facts.get("sampled_tokens"), **self.facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """Everything on the page."""
-
     title: str
     created_at: datetime | None = None
     failure: str | None = None
@@ -59,4 +57,3 @@ class ReportData:
     mlflow_url: str | None = None
     prefect_url: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Shell commands by their purpose."""

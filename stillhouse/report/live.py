@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stillhouse.progress.run_state import Bar, RunState
 from stillhouse.progress.text import facts_text, lines_of, run_text, short
@@ -29,29 +29,14 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class LiveData:
-    """Everything on the page."""
-
     title: str
     as_of: datetime
     run: RunState
     bars: Mapping[str, Bar]
-    """By stage."""
     curves: Mapping[str, Mapping[str, Curve]]
     """By stage and figure."""
     trajectories: Sequence[SampleTrajectory]
     """The last ones, newest first."""
-
-
-class CurveView(NamedTuple):
-    """A curve as the page draws it."""
-
-    stage: str
-    name: str
-    last: str
-    low: str
-    high: str
-    path: str
-    """Of an SVG of 300 by 90 units."""
 
 
 def write_live_page(folder: Path, data: LiveData) -> Path:
@@ -73,7 +58,7 @@ def render_live(data: LiveData) -> str:
             now=run_text(data.run) or "starting",
             as_of=data.as_of.strftime("%H:%M:%S UTC"),
             stages=data.run.stages,
-            bars=[(name, bar, _share(bar), _details(bar)) for name, bar in data.bars.items()],
+            bars=[(name, bar, _details(bar)) for name, bar in data.bars.items()],
             curves=[
                 _view(stage, name, points)
                 # What is under way comes first.
@@ -94,10 +79,6 @@ def _environment() -> "Environment":
     return environment
 
 
-def _share(bar: Bar) -> float:
-    return bar.done / bar.total if bar.total else 0.0
-
-
 def _details(bar: Bar) -> list[tuple[str, str]]:
     if bar.rollouts is not None:
         return lines_of(bar.rollouts) if bar.rollouts.limit or bar.rollouts.done else []
@@ -108,13 +89,14 @@ def _figure(value: float) -> str:
     return short(value) if abs(value) >= 100.0 else f"{value:.3g}"
 
 
-def _view(stage: str, name: str, points: Curve) -> CurveView:
-    steps, values = [step for step, _ in points], [value for _, value in points]
+def _view(stage: str, name: str, points: Curve) -> dict[str, str]:
+    """Return a curve as the page draws it, in an SVG of 300 by 90 units."""
+    steps, values = zip(*points, strict=True)
     low, high = min(0.0, *values), max(values)
     width, height = (steps[-1] - steps[0]) or 1, (high - low) or 1.0
     places = (
         f"{_WIDTH * (step - steps[0]) / width:.1f},{_HEIGHT * (1 - (value - low) / height):.1f}"
         for step, value in points
     )
-    last, lowest, highest = map(_figure, (values[-1], low, high))
-    return CurveView(stage, name.replace("_", " "), last, lowest, highest, "M" + " L".join(places))
+    figures = {key: _figure(value) for key, value in {"last": values[-1], "low": low, "high": high}.items()}
+    return {"stage": stage, "name": name.replace("_", " "), "path": "M" + " L".join(places), **figures}

@@ -19,7 +19,6 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return untrusted text as inline code."""
     fence = _fence(text, 1)
     inner = " ".join(_encodable(text).split())
     return f"{fence} {inner} {fence}" if "`" in inner else f"{fence}{inner}{fence}"

@@ -1,7 +1,6 @@
 """Renders the report of a run. The template escapes all text."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from stillhouse.report.conversation import SampleTrajectory
-from stillhouse.report.data import ReportData, StageSummary
+from stillhouse.report.data import USAGE, ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 from stillhouse.report.format import decimal, percent, spend
 from stillhouse.report.plots import (
@@ -44,11 +43,7 @@ _SHARES: Final = frozenset({"accuracy", "truncated_share", "valid_tool_call_shar
 
 
 def write_report(folder: Path, report: ReportData) -> Path:
-    """Write `report.html` into `folder` atomically and return its path.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write `report.html` into `folder` atomically and return its path; raise StoreError if it cannot be written."""
     path = folder / FILE_NAME
     write_atomic(path, render(report).encode("utf-8"))
     return path
@@ -110,14 +105,13 @@ def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | Non
 def _totals(stages: Sequence[StageSummary]) -> JsonObject:
     """Return time and usage of this run; tokens of cached stages were paid for by an earlier one."""
     totals: JsonObject = {"seconds": sum(stage.seconds for stage in stages)}
-    for name in ("prompt_tokens", "completion_tokens", "cost_usd", "estimated_usd", "possible_usd"):
-        known = [value for stage in stages if not stage.cached and (value := getattr(stage, name)) is not None]
+    computed = [stage for stage in stages if not stage.cached]
+    for name in USAGE:
+        known = [value for stage in computed if (value := stage.usage[name]) is not None]
         totals[name] = sum(known) if known else None
-    sampled = [stage for stage in stages if stage.completion_tokens is not None and not stage.cached]
-    is_local = totals["cost_usd"] is None and any(stage.is_local for stage in sampled)
-    totals["cost"] = (
-        "local" if is_local else spend(*(totals[name] for name in ("cost_usd", "estimated_usd", "possible_usd")))
-    )
+    is_local = any(stage.is_local and stage.usage["completion_tokens"] is not None for stage in computed)
+    paid = spend(totals["cost_usd"], totals["estimated_usd"], totals["possible_usd"])
+    totals["cost"] = "local" if is_local and totals["cost_usd"] is None else paid
     return totals
 
 
@@ -128,24 +122,7 @@ def _last_values(rows: Sequence[JsonObject]) -> list[tuple[str, int, float]]:
     return [(name, points[-1].step, points[-1].value) for name, points in curves if points]
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """Metric of one model and of the reference, as text."""
-
-    group: str
-    """Name of the metric or tag; empty if equal to the line above."""
-    model: str
-    value: str
-    reference: str
-    difference: str
-    interval: str
-    p: str
-    num_prompts: int
-    sign: str
-    """`right` or `wrong` if the interval shows that the model is better or worse; else empty."""
-
-
-def overall_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
+def overall_lines(rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Return lines over all prompts by metric, without metrics on which the models are equal for every prompt."""
     overall = [row for row in rows if row["tag"] is None]
     differing = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
@@ -157,7 +134,7 @@ def overall_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
     )
 
 
-def tag_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
+def tag_lines(rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Return lines of accuracy, or of rewards if nothing is verified, by tag; empty for fewer than two tags."""
     tagged = sorted((row for row in rows if row["tag"] is not None), key=lambda row: row["tag"])
     metric = "accuracy" if any(row["metric"] == "accuracy" for row in tagged) else "reward"
@@ -165,15 +142,20 @@ def tag_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
     return _lines(named) if len({tag for tag, _ in named}) > 1 else []
 
 
-def _lines(named: Iterable[tuple[str, JsonObject]]) -> list[ComparisonRow]:
+def _lines(named: Iterable[tuple[str, JsonObject]]) -> list[JsonObject]:
+    """Return the lines; of those of one group only the first names it."""
     return [
-        _line(group if place == 0 else "", row)
+        {"group": group if place == 0 else "", **_line(row)}
         for group, rows in groupby(named, key=itemgetter(0))
         for place, (_, row) in enumerate(rows)
     ]
 
 
-def _line(group: str, row: JsonObject) -> ComparisonRow:
+def _line(row: JsonObject) -> JsonObject:
+    """Return one model's metric and the reference's as text.
+
+    `sign` is `right` or `wrong` if the interval shows that the model is better or worse, else empty.
+    """
     is_share = row["metric"] in _SHARES
     places = 2 if row["metric"] == "reward" else 1
     scale = 100.0 if is_share else 1.0
@@ -187,14 +169,12 @@ def _line(group: str, row: JsonObject) -> ComparisonRow:
         return f"{rounded:+.{places}f}".replace("-", "\u2212") if rounded else f"{0.0:.{places}f}"
 
     sign = "right" if row["gain"] > 0.0 else "wrong"
-    return ComparisonRow(
-        group=group,
-        model=row["model"],
-        value=value,
-        reference=reference,
-        difference=signed("difference"),
-        interval=f"{signed('low')} to {signed('high')}",
-        p="< 0.001" if row["p"] < 0.001 else f"{row['p']:.3f}",
-        num_prompts=row["num_prompts"],
-        sign="" if row["low"] <= 0.0 <= row["high"] else sign,
-    )
+    return {
+        **{name: row[name] for name in ("model", "num_prompts")},
+        "value": value,
+        "reference": reference,
+        "difference": signed("difference"),
+        "interval": f"{signed('low')} to {signed('high')}",
+        "p": "< 0.001" if row["p"] < 0.001 else f"{row['p']:.3f}",
+        "sign": "" if row["low"] <= 0.0 <= row["high"] else sign,
+    }

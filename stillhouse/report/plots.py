@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from stillhouse.report.svg import INK, MUTED, PAPER, RULE, WIDTH_IN, drawing, panels, stage_ink, to_svg
 from stillhouse.types import JsonObject
 
@@ -24,11 +26,9 @@ _SMOOTH_FROM = 40
 _BOLD: Mapping[str, Any] = {"textcoords": "offset points", "color": INK, "fontweight": "bold"}
 """How figures are written beside what they belong to."""
 _DIGIT_POINTS = 6.8
-"""Width of a bold digit."""
 
 
 def stage_label(name: str) -> str:
-    """Return the label of a stage."""
     return STAGE_LABELS.get(name, name.replace("_", " "))
 
 
@@ -128,8 +128,6 @@ def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *,
 
 
 class Point(NamedTuple):
-    """One value of a curve."""
-
     step: int
     value: float
 
@@ -220,12 +218,10 @@ def _smooth(points: Sequence[Point]) -> list[Point]:
     """Return the centred moving mean over a twentieth of the curve; short curves are unchanged."""
     if len(points) < _SMOOTH_FROM:
         return list(points)
-    reach = len(points) // 40
-    smooth = []
-    for index, point in enumerate(points):
-        window = points[max(0, index - reach) : index + reach + 1]
-        smooth.append(Point(point.step, sum(p.value for p in window) / len(window)))
-    return smooth
+    window = np.ones(2 * (len(points) // 40) + 1)
+    sums = np.convolve([point.value for point in points], window, "same")
+    means = sums / np.convolve(np.ones(len(points)), window, "same")
+    return [Point(point.step, mean) for point, mean in zip(points, means.tolist(), strict=True)]
 
 
 def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:

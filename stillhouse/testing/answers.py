@@ -13,12 +13,13 @@ from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from stillhouse.testing.headers import RetryAfter
 from stillhouse.testing.limits import Size, Step
 from stillhouse.testing.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
 from stillhouse.testing.reply import ReceivedRequest, Reply, completion, error
+from stillhouse.types import FrozenModel
 
 FaultClass = Literal["500", "reset", "cut", "silent", "error_body", "rate_body", "null_choices", "empty"]
 CASE: Final = re.compile(rb"\[case-[\w-]+\]")
@@ -30,10 +31,8 @@ _SILENT_S: Final = 60.0
 """For how long the fault `silent` says nothing before it closes the connection."""
 
 
-class Service(BaseModel):
+class Service(FrozenModel):
     """A provider, described."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     latency_s: float = Field(default=0.2, ge=0)
     """Median time of an answer."""
@@ -49,7 +48,6 @@ class Service(BaseModel):
     faults: dict[FaultClass, float] = {}
     """Shares of the answers that go wrong."""
     completion_tokens: int = Field(default=20, ge=1)
-    """Tokens of an answer."""
     long_from: int | None = Field(default=None, ge=0)
     """Requests served before answers take ten times the tokens; None keeps them short."""
     tool_turns: int = Field(default=0, ge=0)
@@ -63,7 +61,6 @@ class Answers:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._filler = _FILLER * (service.completion_tokens * _CHARACTERS_PER_TOKEN * 10 // len(_FILLER) + 1)
-        self._total_faults = sum(service.faults.values())
 
     def __call__(self, request: ReceivedRequest) -> Reply:
         service = self._service
@@ -72,7 +69,7 @@ class Answers:
             return error(400, said, code="integer_above_max_value", kind="invalid_request_error")
         latency_u, fault_u = self._draw(request)
         delay_s = latency_s(service, latency_u)
-        if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
+        if (fault := self._fault(fault_u)) is not None:
             return self._faulty(fault, request, delay_s)
         return self._good(request, delay_s)
 

@@ -19,7 +19,6 @@ _REASONS: dict[Scope, str] = {
 
 
 def limit_headers(standings: Mapping[Any, Standing]) -> dict[str, str]:
-    """Return the headers for `requests` and `tokens`, as far as they are limited."""
     headers: dict[str, str] = {}
     for scope, standing in standings.items():
         headers[f"x-ratelimit-limit-{scope}"] = f"{standing.limit:.0f}"

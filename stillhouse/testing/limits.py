@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Scope = Literal["requests", "tokens", "concurrency", "day"]
+from stillhouse.types import FrozenModel
+
+Rate = Literal["requests", "tokens"]
+Scope = Rate | Literal["concurrency", "day"]
 _DAY_S: Final = 3600.0
 _ROUNDING: Final = 1e-6
 
 
-class Limits(BaseModel):
+class Limits(FrozenModel):
     """The allowance of a provider at one time; None sets no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_minute: float | None = Field(default=None, gt=0)
     tokens_per_minute: float | None = Field(default=None, gt=0)
@@ -39,10 +40,8 @@ class Limits(BaseModel):
     """Share of all limits that another client of the same key uses up; headers still report the whole limit."""
 
 
-class Step(BaseModel):
+class Step(FrozenModel):
     """From when on limits hold, in seconds after the first request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     at_s: float = Field(ge=0)
     limits: Limits
@@ -50,8 +49,6 @@ class Step(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Tokens of a request."""
-
     tokens: int = 0
     """Prompt and completion."""
     reserved_tokens: int = 0
@@ -128,8 +125,7 @@ class Limiter:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = list(steps)
         self.limits = Limits()
-        self._requests: Quota | None = None
-        self._tokens: Quota | None = None
+        self._quotas: dict[Rate, Quota] = {}
         self._num_served = 0
         self._advance(0.0)
 
@@ -146,36 +142,29 @@ class Limiter:
             return Refusal("day", _DAY_S)
         if limits.concurrency is not None and in_flight >= max(1, round(limits.concurrency * (1 - limits.rival_share))):
             return Refusal("concurrency", 1.0)
-        if self._requests is not None and (wait_s := self._requests.wait_s(now, 1)) > 0:
-            return Refusal("requests", wait_s)
-        return None
+        return self._refusal_by("requests", now, 1)
 
     def size_refusal(self, now: float, size: Size) -> Refusal | None:
         """Return why a request of this size would not be served."""
         self._advance(now)
-        if self._tokens is not None and (wait_s := self._tokens.wait_s(now, self._counted(size))) > 0:
-            return Refusal("tokens", wait_s)
-        return None
+        return self._refusal_by("tokens", now, self._counted(size))
 
     def take(self, now: float, size: Size) -> None:
         self._num_served += 1
-        if self._requests is not None:
-            self._requests.take(now, 1)
-        if self._tokens is not None:
-            self._tokens.take(now, self._counted(size))
+        for rate, quota in self._quotas.items():
+            quota.take(now, 1 if rate == "requests" else self._counted(size))
 
     def note_refused(self, now: float) -> None:
-        if self.limits.rejects_consume and self._requests is not None:
-            self._requests.take(now, 1, at_most_all=True)
+        if self.limits.rejects_consume and "requests" in self._quotas:
+            self._quotas["requests"].take(now, 1, at_most_all=True)
 
-    def standing(self, now: float) -> dict[Literal["requests", "tokens"], Standing]:
+    def standing(self, now: float) -> dict[Rate, Standing]:
         """Return each limited rate as headers report it."""
-        standings: dict[Literal["requests", "tokens"], Standing] = {}
-        if self._requests is not None:
-            standings["requests"] = self._requests.standing(now)
-        if self._tokens is not None:
-            standings["tokens"] = self._tokens.standing(now)
-        return standings
+        return {rate: quota.standing(now) for rate, quota in self._quotas.items()}
+
+    def _refusal_by(self, rate: Rate, now: float, amount: int) -> Refusal | None:
+        wait_s = self._quotas[rate].wait_s(now, amount) if rate in self._quotas else 0.0
+        return Refusal(rate, wait_s) if wait_s > 0 else None
 
     def _counted(self, size: Size) -> int:
         return size.tokens if self.limits.tokens_counted == "actual" else size.reserved_tokens
@@ -184,19 +173,14 @@ class Limiter:
         while self._steps and self._steps[0].at_s <= now:
             step = self._steps.pop(0)
             limits = self.limits = step.limits
-            self._requests = _quota(
-                limits.requests_per_minute, limits.burst_requests, 1.0, limits, self._requests, step.at_s
-            )
-            self._tokens = _quota(limits.tokens_per_minute, limits.burst_tokens, 0.0, limits, self._tokens, step.at_s)
-
-
-def _quota(
-    per_minute: float | None, burst: float | None, least: float, limits: Limits, old: Quota | None, now: float
-) -> Quota | None:
-    if per_minute is None:
-        return None
-    size = burst if burst is not None else max(per_minute / 60, least)
-    quota = Quota(per_minute, size, limits.window_s, 1 - limits.rival_share)
-    if old is not None:
-        quota.follow(old, now)
-    return quota
+            before, self._quotas = self._quotas, {}
+            rates: dict[Rate, tuple[float | None, float | None, float]] = {
+                "requests": (limits.requests_per_minute, limits.burst_requests, 1.0),
+                "tokens": (limits.tokens_per_minute, limits.burst_tokens, 0.0),
+            }
+            for rate, (per_minute, burst, least) in rates.items():
+                if per_minute is not None:
+                    size = burst if burst is not None else max(per_minute / 60, least)
+                    self._quotas[rate] = Quota(per_minute, size, limits.window_s, 1 - limits.rival_share)
+                    if rate in before:
+                        self._quotas[rate].follow(before[rate], step.at_s)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -25,13 +25,29 @@ import uvloop
 
 from stillhouse.testing.answers import Answers, Service, size_of
 from stillhouse.testing.headers import limit_headers, refuse
-from stillhouse.testing.ledger import Entry, billed
-from stillhouse.testing.limits import Limiter, Refusal
+from stillhouse.testing.limits import Limiter, Refusal, Scope
 from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
 from stillhouse.testing.wire import Connection, Request
 
 _RECENT_S = 0.05
 _REFUSAL_S = 0.005
+
+
+@dataclass(slots=True)
+class Entry:
+    """One line of the ledger of requests that came, were refused and were billed."""
+
+    digest: str
+    arrived_at: float
+    """`time.time()`, comparable between processes of one machine."""
+    status: int | None = None
+    answered_at: float | None = None
+    """When the last byte was handed over; None for what was never answered."""
+    billed: bool = False
+    """True if tokens were sampled: an answer with status 200, however it got through."""
+    refused: Scope | None = None
+    """The limit that it met."""
+    tokens: int = 0
 
 
 class SimulatedProvider:
@@ -66,16 +82,17 @@ class SimulatedProvider:
         self._connections: set[Connection] = set()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        self._thread = threading.Thread(target=self._run, name="simulated-provider", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._serve()), name="simulated-provider", daemon=True
+        )
 
     @property
     def billed(self) -> Counter[str]:
         """Return how often each distinct request was billed."""
-        return billed(self.ledger)
+        return Counter(entry.digest for entry in self.ledger if entry.billed)
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """Return the bodies of the requests, in the order they came."""
         return [orjson.loads(body) for body in self._bodies]
 
     def __enter__(self) -> Self:
@@ -88,9 +105,6 @@ class SimulatedProvider:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._loop.close()
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
         server = await self._loop.create_server(self._accept, sock=self._socket)

@@ -24,8 +24,6 @@ from stillhouse.types import Prompt, PromptMetadata, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A scripted rollout."""
-
     trajectory: Trajectory
     rewards: RewardScores
     """By the functions under `@reward`; without any, nothing is scored."""

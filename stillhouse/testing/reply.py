@@ -12,8 +12,6 @@ Fault = Literal["none", "reset", "cut", "hang", "close"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request."""
-
     body: dict[str, Any] | bytes
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

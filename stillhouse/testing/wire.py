@@ -28,8 +28,6 @@ _REASONS: Final = {
 
 @dataclass(slots=True)
 class Request:
-    """A request as it came over a connection."""
-
     method: bytes = b""
     path: bytes = b""
     body: bytes = b""

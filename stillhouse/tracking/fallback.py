@@ -53,13 +53,11 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Return whether calls are suspended."""
         return self.clock() < self.until
 
 
 @cache
 def outage_of(uri: str) -> Outage:
-    """Return the outage state of `uri` in this process."""
     return Outage(time.monotonic)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from stillhouse.tracking.metadata import FLOW_RUN_TAG, HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
+from stillhouse.tracking.records import SENDERS
 
 _CLOCK_SLACK_S = 2.0
 """The system's clock may be set between two readings of one process's start."""
@@ -31,33 +32,27 @@ def end_stale_runs(client: Any, experiment_id: str, ended: Callable[[], Mapping[
     return states
 
 
-def end_orphaned_runs(client: Any, experiment_id: str, has_ended: Callable[[str], bool]) -> list[str]:
-    """Set RUNNING runs of other hosts whose flow run has ended to KILLED and return their ids.
+def end_orphaned_runs(
+    client: Any, experiment_id: str, is_over: Callable[[str], bool], *, suspended: bool = False
+) -> list[str]:
+    """Set RUNNING runs of other hosts, or suspended ones, whose flow run is over to KILLED and return their ids.
 
-    Whether their process lives cannot be seen from here: a killed container was a host of its own.
+    Whether a process of another host lives cannot be seen from here: a killed container was a host of its own.
     """
-    running = _search(client, experiment_id, "RUNNING", f"tags.`{HOST_TAG}` != '{_host()}'")
-    return _kill(client, running, has_ended)
-
-
-def end_suspended_runs(client: Any, experiment_id: str, is_over: Callable[[str], bool]) -> list[str]:
-    """Set suspended runs whose flow run is over to KILLED and return their ids."""
-    return _kill(client, _search(client, experiment_id, "SCHEDULED"), is_over)
-
-
-def _search(client: Any, experiment_id: str, status: str, *conditions: str) -> dict[str, dict[str, str]]:
-    """Return the tags of an experiment's runs by id."""
-    condition = " and ".join([f"attributes.status = '{status}'", *conditions])
-    return {run.info.run_id: run.data.tags for run in client.search_runs([experiment_id], filter_string=condition)}
-
-
-def _kill(client: Any, runs: Mapping[str, Mapping[str, str]], is_over: Callable[[str], bool]) -> list[str]:
+    status, elsewhere = ("SCHEDULED", []) if suspended else ("RUNNING", [f"tags.`{HOST_TAG}` != '{_host()}'"])
+    runs = _search(client, experiment_id, status, *elsewhere)
     flow_runs = {tags[FLOW_RUN_TAG] for tags in runs.values() if FLOW_RUN_TAG in tags}
     over = {flow_run for flow_run in flow_runs if is_over(flow_run)}
     killed = [run_id for run_id, tags in runs.items() if tags.get(FLOW_RUN_TAG) in over]
     for run_id in killed:
         client.set_terminated(run_id, "KILLED")
     return killed
+
+
+def _search(client: Any, experiment_id: str, status: str, *conditions: str) -> dict[str, dict[str, str]]:
+    """Return the tags of an experiment's runs by id."""
+    condition = " and ".join([f"attributes.status = '{status}'", *conditions])
+    return {run.info.run_id: run.data.tags for run in client.search_runs([experiment_id], filter_string=condition)}
 
 
 def _host() -> str:
@@ -93,8 +88,6 @@ def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str
 
 def take_over(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
     """Set a run to RUNNING in the process that `tags` name."""
-    from mlflow.entities import RunTag
-
     # Before the status: a RUNNING run with the tags of a dead process would look stale.
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    SENDERS["tags"](client, run_id, {"tags": tags})
     client.update_run(run_id, "RUNNING")

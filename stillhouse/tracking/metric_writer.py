@@ -16,8 +16,6 @@ _INTERVAL_S = 1.0
 
 
 class MetricPoint(NamedTuple):
-    """One value of one metric."""
-
     key: str
     value: float
     step: int
@@ -45,7 +43,6 @@ class MetricWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Flush and end the thread."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

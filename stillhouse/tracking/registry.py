@@ -23,8 +23,6 @@ CANDIDATE: Final = "candidate"
 
 @dataclass(frozen=True, slots=True)
 class StudentVersion:
-    """A student to register."""
-
     fingerprint: str
     """Hash of the weights: equal ones become one version."""
     run_id: str | None

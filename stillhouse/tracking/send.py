@@ -23,8 +23,6 @@ _UNSENT_TAG: Final = "stillhouse.unsent_id"
 
 @dataclass(slots=True)
 class Sent:
-    """Outcome of sending the records."""
-
     by_kind: Counter[str] = field(default_factory=Counter)
     """Records that MLflow has now."""
     left: Counter[str] = field(default_factory=Counter)
@@ -34,10 +32,8 @@ class Sent:
 def send_fallback(folder: Path) -> Sent:
     """Send the records of the fallback file in `folder`, each to the tracking URI it was meant for.
 
-    Call it again after an interruption: it goes on behind the last record that was sent.
-
-    Raises:
-        TrackingError: MLflow cannot be reached, or another process is sending them; nothing is lost.
+    Call it again after an interruption: it goes on behind the last record that was sent. Raises TrackingError if MLflow
+    cannot be reached, or another process is sending them; nothing is lost.
     """
     if not any((folder / name).exists() for name in (FALLBACK_FILE, _SENDING_FILE)):
         return Sent()

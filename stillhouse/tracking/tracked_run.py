@@ -15,13 +15,7 @@ from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
 from stillhouse.tracking.database import is_database
 from stillhouse.tracking.fallback import Answer, Fallback, is_refusal, is_sent, unsent_id
-from stillhouse.tracking.lifecycle import (
-    end_orphaned_runs,
-    end_stale_runs,
-    end_suspended_runs,
-    resume_suspended_run,
-    take_over,
-)
+from stillhouse.tracking.lifecycle import end_orphaned_runs, end_stale_runs, resume_suspended_run, take_over
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, flatten, origin_tags, shorten, tracking_key
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.records import SENDERS
@@ -57,7 +51,6 @@ class TrackedRun:
         tracking is off."""
         self.name = name
         self.pages = RunPages(uri, run_id, experiment)
-        """Addresses in MLflow's UI."""
         self._experiment = experiment
         self._owned = owned
         self._fallback = None if uri is None else Fallback(fallback_folder, uri)
@@ -81,11 +74,9 @@ class TrackedRun:
         self.send("tags", {"tags": cut})
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
-        """Copy the files of `folder` to the run's artifacts."""
         self.send("artifacts", {"folder": str(folder.absolute()), "subfolder": subfolder})
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Copy one file to the run's artifacts."""
         self.send("artifact", {"file": str(file.absolute()), "subfolder": subfolder})
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
@@ -101,7 +92,6 @@ class TrackedRun:
         self.send("table", {"file": file, "columns": columns})
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
-        """Return the result of `register_students`; None if MLflow failed."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
         return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
 
@@ -134,7 +124,6 @@ class TrackedRun:
         self._writer.close()
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
-        """Flush and end the run."""
         self._writer.close()
         # Even during an outage: an unended run looks alive until the next start.
         self.send("status", {"status": status}, insist=True)
@@ -147,7 +136,7 @@ class TrackedRun:
 
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
         """End suspended runs of the experiment whose flow run is over."""
-        self.ask("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
+        self.ask("status", {}, lambda client: end_orphaned_runs(client, str(self._experiment), is_over, suspended=True))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
         """End running runs of other hosts whose flow run has ended."""

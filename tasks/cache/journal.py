@@ -27,11 +27,7 @@ _lock: Final = threading.Lock()
 
 @asynccontextmanager
 async def journal_of(context: RunContext) -> AsyncIterator[Journal]:
-    """Open the journal of a run; with object storage it starts with the completions of other machines.
-
-    Raises:
-        StoreError: it cannot be opened, or the storage cannot be reached.
-    """
+    """Open the journal of a run; with object storage it starts with the completions of other machines."""
     store = context.store
     # The process that lent out a part merges it back, and copies it to the storage.
     copies = None

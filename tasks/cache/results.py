@@ -26,10 +26,8 @@ def results_folder(store: ArtifactStore) -> Path:
 def download_record(store: ArtifactStore, key: str) -> bytes | None:
     """Replace this machine's record of a result by the one on object storage, and return that.
 
-    None if there is none: a record that only this machine has stays, and is uploaded once it is used.
-
-    Raises:
-        StoreError: the storage cannot be reached, or the folder cannot be written.
+    None if there is none: a record that only this machine has stays, and is uploaded once it is used. Raises StoreError
+    if the storage cannot be reached, or the folder cannot be written.
     """
     if store.remote is None:
         return None
@@ -43,11 +41,7 @@ def download_record(store: ArtifactStore, key: str) -> bytes | None:
 
 
 def upload_result(result: Any, key: str, uploaded: bytes | None, store: ArtifactStore) -> None:
-    """Upload a result for other machines, its artifacts first and its record last, unless its record is `uploaded`.
-
-    Raises:
-        StoreError: the storage cannot be reached or refuses.
-    """
+    """Upload a result for other machines, its artifacts first and its record last, unless its record is `uploaded`."""
     if store.remote is None:
         return
     record = _portable(results_folder(store) / key, key)

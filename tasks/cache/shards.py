@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from prefect.context import AsyncClientContext
-from pydantic import BaseModel, ConfigDict
 
 from stillhouse.inference.connections import shared_connections
 from stillhouse.rollouts.summary import add_up
-from stillhouse.types import Artifact, JsonObject
+from stillhouse.types import Artifact, FrozenModel, JsonObject
 from tasks.cache.stage import RunTask, find_cached, load_or_run_async, run_in_process
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
@@ -23,10 +22,8 @@ MAX_CONCURRENT_SHARDS: Final = 4
 ShardInputs = Callable[[Artifact], Mapping[str, Any]]
 
 
-class Shards(BaseModel):
+class Shards(FrozenModel):
     """A stage's artifacts, one for each shard of trajectories, in the order of the shards."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     shards: tuple[Artifact, ...]
     facts: JsonObject

@@ -32,11 +32,8 @@ _logger = logging.getLogger("stillhouse.caching")
 def call_stage(stage: Stage, run: Run, *, label: str | None = None, **inputs: Any) -> Any:
     """Return the stage's result, from the cache if it is there and intact, and record the stage in the run.
 
-    Args:
-        stage: to run.
-        run: the flow run this belongs to.
-        label: name under which the run records it, where a stage runs more than once; None takes the stage's.
-        inputs: what the result depends on; all of it enters the key.
+    The run records it as `label`, where a stage runs more than once. `inputs` is all that the result depends on, and
+    the key.
     """
     started = time.monotonic()
     result, cached = load_or_run(stage, run, inputs, task_run_name=label or stage.name)
@@ -70,9 +67,7 @@ def load_or_run(
 
 
 async def run_in_process(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
-    """Run an asynchronous task in this process: the `RunTask` of those that need no other."""
-    state: State[Any] = await task(**arguments, return_state=True)
-    return state
+    return await task(**arguments, return_state=True)
 
 
 async def load_or_run_async(

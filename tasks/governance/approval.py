@@ -57,9 +57,8 @@ class Answer(RunInput):
 def require_approval(dataset: Artifact | None, run: Run) -> None:
     """Wait until the dataset may be trained on; return at once if no approval is needed or it was given before.
 
-    Raises:
-        NotApproved: a person or the time limit rejected it.
-        prefect.exceptions.Pause: the flow run is suspended, and its process ends.
+    Raises NotApproved if a person or the time limit rejected it; prefect.exceptions.Pause if the flow run is suspended,
+    and its process ends.
     """
     if not APPROVAL.when(run.config) or dataset is None:
         return
@@ -83,11 +82,7 @@ def approval_task(dataset: Artifact, reason: str, key: str, context: RunContext)
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:
-    """Return the reason of the approval.
-
-    Raises:
-        NotApproved: the dataset was rejected.
-    """
+    """Return the reason of the approval; raise NotApproved if the dataset was rejected."""
     config = run.config.approval
     answer = None
     if not has_lasting_server():
@@ -114,8 +109,7 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
 def _ask(dataset: Artifact, run: Run) -> Answer | None:
     """Return a person's answer; None if nobody answered in time.
 
-    Raises:
-        prefect.exceptions.Pause: the run is suspended, and its process ends.
+    Raises prefect.exceptions.Pause if the run is suspended, and its process ends.
     """
     config = run.config.approval
     limit = timedelta(minutes=config.timeout_minutes)

@@ -69,8 +69,7 @@ def find_champion(run: Run) -> Registered | None:
 def start_of_training(base: Model, champion: Registered | None, run: Run) -> Model:
     """Return the champion if the config starts from it and there is one, else the base.
 
-    Raises:
-        ConfigError: an adapter is to be trained on a champion that is a whole model.
+    Raises ConfigError if an adapter is to be trained on a champion that is a whole model.
     """
     if champion is None or not run.config.promotion.start_from_champion:
         return base
@@ -89,9 +88,8 @@ def start_of_training(base: Model, champion: Registered | None, run: Run) -> Mod
 def candidates(run: Run) -> list[Model]:
     """Return the models of `promotion.candidates`; without any, the registered student `candidate`.
 
-    Raises:
-        ConfigError: a ref names no model, the registry has or the registry has no such version.
-        StoreError: a version's files cannot be downloaded.
+    Raises ConfigError if a ref names no model, or the registry has no such version; StoreError if a version's files
+    cannot be downloaded.
     """
     promotion, tracking = run.config.promotion, run.config.tracking
     if not promotion.candidates and promotion.enabled:
@@ -148,11 +146,7 @@ def _last_known(known_file: Path, run: Run) -> Registered | None:
 
 
 def _load(name: str, student: RegisteredStudent, run: Run) -> Model:
-    """Return the student as a model: from the store if a run of it trained the student, else from a copy.
-
-    Raises:
-        StoreError: MLflow gives other files than were registered, or the store cannot be written.
-    """
+    """Return the student as a model: from the store if a run of it trained the student, else from a copy."""
     store = run.context.store
     with TemporaryDirectory() as scratch:
         manifest = _download(student, Path(scratch), run, "manifest.json").read_bytes()

@@ -8,11 +8,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
-from stillhouse.evaluation.comparison import (
-    MetricComparison,
-    compare_models,
-    prompt_values,
-)
+from stillhouse.evaluation.comparison import MetricComparison, compare_models, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
@@ -53,12 +49,7 @@ def compare(
     prompts: PromptSets,
     run: Run,
 ) -> ComparedModels:
-    """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt.
-
-    Raises:
-        InputError: no prompt was held out.
-        FailureBudgetExceeded, EndpointError: a model could not be sampled.
-    """
+    """Evaluate base, champion, students and teacher on the held-out prompts and compare them prompt by prompt."""
     champions = [] if champion is None else [champion.model]
     reference = base if champion is None else champion.model
     models = [base, *champions, *students, teacher_model(run.config.teacher)]
@@ -120,5 +111,4 @@ def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
 
 
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
-    """Return the lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))

@@ -29,6 +29,7 @@ class Answering:
     """The student."""
     prompts: Sequence[Prompt]
     metadata: Mapping[str, PromptMetadata]
+    """By prompt id; may lack any."""
     case: PairCase
     context: RunContext
     """Its journal has what was asked before."""
@@ -75,7 +76,6 @@ class Answering:
         return better_finding(name, values, student)
 
     def _prompts_of(self, scorer: OnPolicyTeacher) -> list[Prompt]:
-        """Return the prompts that are routed to a teacher."""
         assert self.case.training is not None
         field = self.case.training.route_by
         taken = {value for other in self.case.scorers for value in other.routes}

@@ -45,7 +45,6 @@ class PairCase(Section):
 
     @classmethod
     def of(cls, config: DistillConfig, *, num_rollouts: int = 0, comes_after_sft: bool = False) -> "PairCase":
-        """Return the case of a config."""
         training = config.on_policy if config.on_policy.enabled else None
         has_default = training is not None and training.needs_teacher and not training.teachers
         return cls(

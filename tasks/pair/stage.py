@@ -56,8 +56,7 @@ _logger = logging.getLogger("stillhouse.pair")
 def check_pair(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> None:
     """Examine the pair of a costly on-policy training, and warn of what does not fit.
 
-    Raises:
-        TrainingError: the verdict is no, and `on_policy.pair_check` is `auto`.
+    Raises TrainingError if the verdict is no, and `on_policy.pair_check` is `auto`.
     """
     check = config.on_policy.pair_check
     if not PAIR.when(config) or not may_take_minutes(config.on_policy, start.ref, config.local_teachers.values()):
@@ -100,11 +99,7 @@ def pair_task(
 
 
 def examine_config(config: DistillConfig, num_prompts: int = NUM_PROMPTS) -> list[PairFinding]:
-    """Examine the pair of a config, its student being `student.model`; without Prefect and MLflow.
-
-    Raises:
-        ConfigError, InputError: prompts, tools or rewards cannot be read.
-    """
+    """Examine the pair of a config, its student being `student.model`; without Prefect and MLflow."""
     parsed = parse_prompts(config.prompts, config.runtime.failure_budget)
     trained, held_out = split_prompts(parsed.prompts, config.prompts.held_out_fraction, config.prompts.split_seed)
     writes_rows = config.sft.enabled and config.sft.dataset_weight > 0.0 and config.rollouts.trajectories_file is None
@@ -162,7 +157,6 @@ def _measure(
     case: PairCase,
     context: RunContext,
 ) -> tuple[list[PairFinding], JsonObject]:
-    """Return what the training process finds, and its facts."""
     folder = context.store.root / "training" / f"pair-{digest([start.fingerprint, context.run_id])[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -190,7 +184,6 @@ def _measure(
 
 
 def num_trajectories(config: OnPolicyConfig) -> int:
-    """Return the number of trajectories that a training samples."""
     return config.num_batches * config.prompts_per_step * config.group_size
 
 

@@ -20,12 +20,11 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.states import Cancelling, State
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
-from stillhouse.types import Artifact, JsonObject, Model
+from stillhouse.types import Artifact, FrozenModel, JsonObject, Model
 from tasks.cache.results import artifacts_in
 from tasks.cache.stage import call_stage, find_cached
 from tasks.run.context import Run, RunContext
@@ -43,16 +42,13 @@ class Stopped(Exception):
     """The wait for the child was stopped."""
 
 
-class StageCall(BaseModel):
+class StageCall(FrozenModel):
     """Parameters of a flow run that runs one stage of another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: str
     key: str
     """The stage's cache key as the parent computed it."""
     inputs: JsonObject
-    """The task's arguments."""
     weights: dict[str, Artifact]
     """Artifacts of the models among the inputs, by input name: the child's machine may lack them."""
     context: RunContext
@@ -61,10 +57,8 @@ class StageCall(BaseModel):
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
         """Return the call of a stage with a task's inputs, which may hold artifacts, models and config sections.
 
-        Where the store is a URL, artifacts that this machine made for the call are uploaded.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
+        Where the store is a URL, artifacts that this machine made for the call are uploaded. Raises StoreError if the
+        storage cannot be reached or refuses.
         """
         for artifact in artifacts_in(list(inputs.values())):
             context.store.share(artifact)
@@ -83,13 +77,7 @@ class StageCall(BaseModel):
 
 
 def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str | None = None, **inputs: Any) -> Any:
-    """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
-
-    Raises:
-        ConfigError: there is no such deployment, or no server that could know it.
-        TrainingError: the child failed, was cancelled, or crashed too often; the message holds its reason.
-        StoreError: the child finished, yet its result is not in this run's store.
-    """
+    """Do as `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache."""
     if deployment is None:
         return call_stage(stage, run, label=label, **inputs)
     started = time.monotonic()
@@ -104,11 +92,7 @@ def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str 
 
 
 def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
-    """Load the result of a stage that a flow run of `deployment` has finished.
-
-    Raises:
-        StoreError: the result is not in this run's store.
-    """
+    """Return the result of a stage that a flow run of `deployment` finished; raise StoreError if it is not here."""
     result = find_cached(stage, run, inputs, ignore_refresh=True)
     if result is None:
         raise StoreError(
@@ -121,10 +105,8 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
 def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
     """Run a stage in a flow run of `deployment`, to its end or until `stop` is set, for threads get no signals.
 
-    Raises:
-        ConfigError: there is no such deployment.
-        TrainingError: the child failed, was cancelled, or crashed too often.
-        Stopped: `stop` was set.
+    Raises ConfigError if there is no such deployment; TrainingError, with the child's reason, if it failed, was
+    cancelled, or crashed too often; Stopped if `stop` was set.
     """
     stop = stop or threading.Event()
     # Makes sure that one attempt has one child, also if the request that creates it is sent twice.

@@ -32,12 +32,9 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
     """Yield what runs tasks, with `gpus` each, on the workers of a cluster that have the store under the same path.
 
     The first task joins the cluster, or starts one of `num_workers` here; the end of the block leaves or stops it.
-
-    Raises:
-        ConfigError: the extra `ray` is not installed, or the workers of a cluster elsewhere could not read the store;
-            by a call, no cluster answers at `runtime.ray_address`.
-        StillhouseError: by a call: no cluster could be started on this machine, or a task's worker was killed on every
-            try.
+    Raises ConfigError if the extra `ray` is not installed, or workers elsewhere could not read the store. A call raises
+    ConfigError if no cluster answers at `runtime.ray_address`; StillhouseError if none could be started on this
+    machine, or a task's worker was killed on every try.
     """
     if runtime.ray_address is None:
         _require_token()
@@ -142,8 +139,7 @@ async def _state_of(task: Task[..., Any], reference: Any) -> State[Any]:
     from ray.exceptions import RayError
 
     try:
-        state: State[Any] = await asyncio.wrap_future(reference.future())
-        return state
+        return await asyncio.wrap_future(reference.future())
     except asyncio.CancelledError:
         ray.cancel(reference)
         raise

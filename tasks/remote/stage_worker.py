@@ -34,10 +34,8 @@ _GRACE_S: Final = 60.0
 def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
     """Run the stage of a `StageCall`, one of `stages`; the result goes to the store.
 
-    Raises:
-        ConfigError: parent and child run different versions of the code.
-        StoreError: this machine cannot reach an input.
-        StillhouseError: as the stage.
+    Raises ConfigError if parent and child run different versions of the code; StoreError if this machine cannot reach
+    an input; StillhouseError as the stage.
     """
     stage_call = StageCall.model_validate(call)
     remote = {stage.name: stage for stage in stages if stage.is_remote}
@@ -62,11 +60,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
 
 
 def local_inputs(stage_call: StageCall, stage: Stage) -> dict[str, Any]:
-    """Return the inputs of the stage's task with intact artifacts at their paths on this machine.
-
-    Raises:
-        StoreError: this machine cannot reach an artifact.
-    """
+    """Return the inputs of the stage's task with artifacts as here; raise StoreError for one that cannot be reached."""
     store, types = stage_call.context.store, get_type_hints(stage.task.fn)
     inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in stage_call.inputs.items()}
     for name, artifact in stage_call.weights.items():

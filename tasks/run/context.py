@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import prefect.runtime
-from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
 from stillhouse.errors import ConfigError
@@ -19,7 +18,7 @@ from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
-from stillhouse.types import JsonObject
+from stillhouse.types import FrozenModel, JsonObject
 from tasks.run.live_page import LivePage
 from tasks.run.paid_models import PaidModel, paid_models
 from tasks.run.prefect_api import has_ended
@@ -28,10 +27,8 @@ from tasks.run.watch import RunWatch
 from tasks.server.temporary_server import has_lasting_server
 
 
-class RunContext(BaseModel):
+class RunContext(FrozenModel):
     """The part of a flow run that its tasks need. Never part of a cache key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
     """Identifies this attempt; its tasks share a budget by it."""
@@ -47,12 +44,10 @@ class RunContext(BaseModel):
 
     @property
     def store(self) -> ArtifactStore:
-        """Return the store named in the config."""
         return ArtifactStore(self.runtime.store, self.runtime.scratch)
 
     @property
     def journal(self) -> Path:
-        """Return the folder of the journal."""
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
@@ -84,8 +79,6 @@ class RunContext(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """One finished stage of a run."""
-
     stage: Stage
     name: str
     """Under which the run records it."""
@@ -96,8 +89,6 @@ class StageOutcome:
 
 @dataclass(slots=True)
 class Run:
-    """A flow run in progress."""
-
     name: str
     config: DistillConfig
     context: RunContext
@@ -120,11 +111,9 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """Return the results of the stages so far, by stage."""
         return {stage.name: stage.result for stage in self.stages}
 
     def plans(self, stage: Stage) -> bool:
-        """Return whether the flow goes through a stage."""
         return self.plan is None or stage.name in {planned.name for planned in self.plan}
 
     def check_plan(self) -> None:
@@ -162,20 +151,21 @@ class Run:
         self.on_stage()
 
 
-def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage] | None = None) -> Run:
+def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[Stage]) -> Run:
     """Return the start a run of a flow that lists `stages`, and its parent run in MLflow, which the caller ends.
 
     A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
-    `$ref`, common in JSON schemas, for one of its blocks.
-
-    Raises:
-        ConfigError: `config` holds a wrong key or value, or refreshes a stage that is none of the flow's.
-        StoreError: the store cannot be created, or its object storage cannot be reached or refuses.
+    `$ref`, common in JSON schemas, for one of its blocks. Raises ConfigError if `config` holds a wrong key or value, or
+    refreshes a stage that is none of the flow's; StoreError if the store cannot be created, or its object storage
+    cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
-    if stages is not None:
-        _check_refreshed(config, name, stages)
+    names = [stage.name for stage in stages]
+    if unknown := [name for name in config.runtime.refresh if name not in names]:
+        raise ConfigError(
+            f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {name}; expected one of {', '.join(names)}"
+        )
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make()
     if store.remote is not None:
@@ -190,24 +180,16 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         shared_url=store.url,
     )
     record.end_orphaned(has_ended)
-    plan = None if stages is None else tuple(stage for stage in stages if stage.when(config))
+    plan = tuple(stage for stage in stages if stage.when(config))
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,
         tracking=config.tracking,
         budget=config.budget,
         mlflow_run_id=record.run_id,
-        paid_models=tuple(paid_models(config, {stage.name for stage in plan or ()})),
+        paid_models=tuple(paid_models(config, {stage.name for stage in plan})),
     )
     return Run(name=name, config=config, context=context, record=record, plan=plan)
-
-
-def _check_refreshed(config: DistillConfig, flow: str, stages: Sequence[Stage]) -> None:
-    names = [stage.name for stage in stages]
-    if unknown := [name for name in config.runtime.refresh if name not in names]:
-        raise ConfigError(
-            f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {flow}; expected one of {', '.join(names)}"
-        )
 
 
 def _prefect_tags() -> dict[str, str]:

@@ -21,7 +21,6 @@ from tasks.server.temporary_server import has_lasting_server
 
 
 def show_tracking(run: Run) -> None:
-    """Link the run in MLflow."""
     if (page := run.record.pages.run) is not None:
         run.pages["MLflow run"] = page
         create_link_artifact(page, "MLflow run", key="mlflow-run", description="Parameters, metrics and files")

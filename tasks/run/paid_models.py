@@ -3,18 +3,15 @@
 from collections.abc import Collection, Iterator
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig
 from stillhouse.dataset.judge import judge_rollouts
+from stillhouse.types import FrozenModel
 
 _ALL = frozenset({"rollouts", "judge"})
 
 
-class PaidModel(BaseModel):
+class PaidModel(FrozenModel):
     """A model and what it is asked for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["TEACHER", "JUDGE"]
     teacher: TeacherConfig

@@ -6,32 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from stillhouse.errors import StillhouseError
 from stillhouse.progress.lines import LineProgress
-from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Progress, RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
-from stillhouse.types import Trajectory
+from stillhouse.progress.run_state import Listener
+from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
 
 _LOG_EVERY_S = 15.0
 _logger = logging.getLogger("stillhouse.progress.state")
-
-
-class Listener(Progress, RolloutWatcher, Protocol):
-    """Shows any stage, and the run that it belongs to."""
-
-    def update_run(self, state: RunState) -> None:
-        """Show where the run is among its stages."""
-
-    def announce(self, plan: str) -> None:
-        """Show a line of what the run will do and pay for."""
-
-    def say(self, doing: str) -> None:
-        """Show what keeps the present stage busy apart from its items, such as `loading embedded:teacher`."""
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """Show one that has just ended, if there is room for some."""
 
 
 _listener: Listener = LineProgress(_logger.info, _LOG_EVERY_S)
@@ -49,7 +32,6 @@ def shown_by(listener: Listener) -> Iterator[None]:
 
 
 def progress() -> Listener:
-    """Return the listener of this process."""
     return _listener
 
 
@@ -99,8 +81,7 @@ _stages: dict[str, _Stage] = {}
 def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
     """Show the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
 
-    Raises:
-        StillhouseError: the block's, with what all parts together have saved.
+    A StillhouseError of the block also says what all parts together have saved.
     """
     stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
     try:

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self, cast
 from uuid import UUID
 
@@ -23,6 +22,10 @@ from stillhouse.tracking import TrackedRun
 _INTERVAL_S: Final = 5.0
 _JOIN_TIMEOUT_S: Final = 10.0
 """Longest wait for Prefect when the rollouts are done."""
+_METRICS: Final = (
+    *("done", "failed", "rows_per_s", "tokens_per_s", "in_flight", "limit"),
+    *("requests_per_minute", "tokens_per_minute", "usd", "eta_s"),
+)
 _logger = logging.getLogger("stillhouse.progress.state")
 
 
@@ -49,16 +52,13 @@ class ProgressArtifact:
         self._thread = threading.Thread(target=context.run, args=(self._publish_all,), name="live-page", daemon=True)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         self._latest = (stage, state)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(_JOIN_TIMEOUT_S)
 
@@ -94,19 +94,10 @@ class ProgressArtifact:
 def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
     """Return the metrics of a state by name; None where unknown."""
     return {
-        "done": state.done,
-        "failed": state.failed,
-        "rows_per_s": state.rows_per_s,
-        "tokens_per_s": state.tokens_per_s,
-        "in_flight": state.in_flight,
-        "limit": state.limit,
-        "requests_per_minute": state.requests_per_minute,
-        "tokens_per_minute": state.tokens_per_minute,
+        **{name: getattr(state, name) for name in _METRICS},
         "rate_limited": state.num_rate_limited,
         "retries": sum(state.retries.values()),
-        "usd": state.usd,
         "usd_projected": None if state.usd_projected is None else state.usd_projected.mean,
-        "eta_s": state.eta_s,
     }
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from prefect import Task, task
-from prefect.context import TaskRunContext
 from prefect.states import State
 from pydantic import BaseModel
 
@@ -27,15 +26,8 @@ EVALUATION_OF: Final = "evaluation of "
 """Prefix of the name under which a run lists the evaluation of a model."""
 
 
-def always(_config: DistillConfig) -> bool:
-    """Return True: the condition of a stage that no setting turns off."""
-    return True
-
-
 @dataclass(eq=False)
 class Stage:
-    """Declaration of a stage; `made_by` names its task."""
-
     name: str
     version: int
     """Of its behaviour."""
@@ -43,7 +35,7 @@ class Stage:
     """Its line in the closing table, with names of facts of its result."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Facts that the line goes on with where they are not zero, with their words."""
-    when: Condition = always
+    when: Condition = lambda config: True
     """Whether a flow that lists it goes through it."""
     foreseen: bool = True
     """Whether it surely runs `when` it may; else a run finds that out, and its progress does not announce it."""
@@ -60,11 +52,9 @@ class Stage:
 
         The function returns an `Artifact` or a model that holds some. A task stays as it is.
         """
-        made = (
-            function if isinstance(function, Task) else task(name=self.name.replace("_", "-"), **CACHED_STAGE)(function)
-        )
-        self.task = made
-        return made
+        as_task = task(name=self.name.replace("_", "-"), **CACHED_STAGE)
+        self.task = function if isinstance(function, Task) else as_task(function)
+        return self.task
 
     def only_if(self, condition: Condition) -> "Stage":
         """Return the stage as a flow lists it that goes through it on a further condition."""
@@ -73,11 +63,7 @@ class Stage:
         return limited
 
     def key(self, inputs: Mapping[str, Any]) -> str:
-        """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process.
-
-        Raises:
-            TypeError: an input is neither JSON nor a config section, artifact or model.
-        """
+        """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process."""
         content = {name: _identity(value) for name, value in {**self.removed, **inputs}.items()}
         return f"{self.name}/v{self.version}-{digest(content)}"
 
@@ -106,12 +92,6 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _key_parameter(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
-    """Return the key that `tasks.cache.stage` computed and passed along."""
-    key: str = parameters["key"]
-    return key
-
-
 async def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
     """Return whether to retry: crashes are retried, explained failures are not.
 
@@ -123,7 +103,8 @@ async def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
 
 
 CACHED_STAGE: dict[str, Any] = {
-    "cache_key_fn": _key_parameter,
+    # Computed by `tasks.cache.stage` and passed along.
+    "cache_key_fn": lambda context, parameters: parameters["key"],
     "persist_result": True,
     "result_serializer": "json",
     "cache_result_in_memory": False,
@@ -131,4 +112,3 @@ CACHED_STAGE: dict[str, Any] = {
     "retry_delay_seconds": [5, 30],
     "retry_condition_fn": is_crash,
 }
-"""Options of every stage's task."""

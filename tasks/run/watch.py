@@ -7,10 +7,9 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from stillhouse.progress.run_state import Bar, RunState, StageState
+from stillhouse.progress.run_state import Bar, Listener, RunState, StageState
 from stillhouse.progress.state import Fact, RolloutProgress
 from stillhouse.types import Trajectory
-from tasks.run.progress import Listener
 from tasks.run.stage import EVALUATION_OF
 
 _MAX_POINTS: Final = 400
@@ -22,8 +21,8 @@ _WEIGHT: Final = 0.2
 _NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
 
 
-class RunWatch:
-    """A `Listener` that passes everything on to the one that shows it, and tells it the state of the run.
+class RunWatch(Listener):
+    """Passes everything on to the listener that shows it, and tells it the state of the run.
 
     It keeps the latest report of each stage, its curves and the last trajectories, for the run's page. `stages` are the
     names of those planned; `earlier` has the seconds that stages took in an earlier run of this kind.
@@ -54,7 +53,6 @@ class RunWatch:
         self._begin_next()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `stillhouse.progress.state.Progress`."""
         self._shown.update(stage, done, total, **facts)
         eta_s = facts.get("eta_s")
         with self._lock:
@@ -65,7 +63,6 @@ class RunWatch:
             self._observe(eta_s if isinstance(eta_s, int | float) else None)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `stillhouse.progress.state.RolloutWatcher`."""
         self._shown.update_rollouts(stage, state)
         with self._lock:
             self._bars[stage] = Bar(state.done, state.total, self._seconds(stage), rollouts=state)
@@ -76,20 +73,13 @@ class RunWatch:
             self._observe(state.eta_s)
 
     def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        """See `Listener`."""
         with self._lock:
             self._trajectories.appendleft((stage, trajectory))
 
-    def update_run(self, state: RunState) -> None:
-        """See `Listener`."""
-        self._shown.update_run(state)
-
     def announce(self, plan: str) -> None:
-        """See `Listener`."""
         self._shown.announce(plan)
 
     def say(self, doing: str) -> None:
-        """See `Listener`."""
         with self._lock:
             self._doing = doing
             self._shown.update_run(self.state)

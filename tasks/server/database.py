@@ -21,7 +21,9 @@ def begin_database() -> None:
     if kept.exists():
         begin_with(kept, path)
     else:
-        _migrate()
+        from prefect.server.database import provide_database_interface
+
+        asyncio.run(provide_database_interface().create_db())
         keep(path, kept)
 
 
@@ -35,12 +37,6 @@ def _new_file() -> Path | None:
         return None
     path = Path(url.database)
     return path if path.parent.is_dir() and not path.exists() else None
-
-
-def _migrate() -> None:
-    from prefect.server.database import provide_database_interface
-
-    asyncio.run(provide_database_interface().create_db())
 
 
 def main() -> None:

@@ -13,10 +13,8 @@ def read_configs(folder: str, overrides: Sequence[str] = ()) -> dict[str, JsonOb
     """Return every config below a folder by the stem of its file; a build step of `prefect.yaml`.
 
     Defaults are written out, so that Prefect's form shows the value that each field has; those that are null are not,
-    since what its form shows as a plain field takes no null in a deployment.
-
-    Raises:
-        ConfigError: a file is no config, two have one stem, or there is none.
+    since what its form shows as a plain field takes no null in a deployment. Raises ConfigError if a file is no config,
+    two have one stem, or there is none.
     """
     configs: dict[str, JsonObject] = {}
     for path in sorted(Path(folder).rglob("*.yaml")):

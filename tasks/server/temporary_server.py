@@ -63,11 +63,7 @@ def start_temporary_server() -> None:
 
 @contextmanager
 def flow_on_server() -> Iterator[None]:
-    """Run a flow inside the block: no heartbeats to a temporary server, and an error for one that does not answer.
-
-    Raises:
-        StillhouseError: the server cannot be reached.
-    """
+    """Run a flow without heartbeats to a temporary server; raise StillhouseError for a server that does not answer."""
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     # The end of a flow waits up to a second for the thread that sends them.
@@ -109,7 +105,6 @@ def _settings_url() -> str | None:
 
 
 def main() -> None:
-    """Serve on the port and the listening socket given as arguments."""
     # The parent does not read standard output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with rarely_collected():

@@ -6,7 +6,7 @@ values; two texts of Jaccard similarity `s` agree in at least one whole band wit
 
 import math
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ _CHUNK: Final = 1 << 18
 _PENDING: Final = 1 << 23
 
 Places = npt.NDArray[np.int64]
+Banded = npt.NDArray[np.uint32]
+"""Shape `[number of bands, number of texts, width of a band]`."""
 
 
 class Bands(NamedTuple):
@@ -54,42 +56,15 @@ class Bands(NamedTuple):
         )
 
 
-class SignatureFile:
-    """Signatures of numbered texts on disk, band by band, so that one band of all texts is read at once.
+def banded_signatures(path: Path, num_texts: int, bands: Bands) -> Banded:
+    """Return room on disk for the signatures of numbered texts; that of a text never written stays zeros.
 
-    A text that is never written has a signature of zeros. Values that fill no band are left out.
+    It lies band by band, so that one band of all texts is read at once. Values that fill no band are left out.
     """
-
-    def __init__(self, path: Path, num_texts: int, bands: Bands) -> None:
-        self.bands = bands
-        self._num_texts = num_texts
-        self._file = path.open("w+b")
-        self._file.truncate(self._start(bands.number, 0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-
-    def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
-        """Store signatures, shape `[num, NUM_HASHES]`, of the texts from number `first` on."""
-        width = self.bands.width
-        for band in range(self.bands.number):
-            self._file.seek(self._start(band, first))
-            self._file.write(np.ascontiguousarray(signatures[:, band * width : (band + 1) * width]).tobytes())
-
-    def band(self, band: int) -> npt.NDArray[np.uint32]:
-        """Return one band of all texts, shape `[num_texts, width]`."""
-        self._file.seek(self._start(band, 0))
-        values = np.fromfile(self._file, SIGNATURE_TYPE, self._num_texts * self.bands.width)
-        return values.reshape(self._num_texts, self.bands.width)
-
-    def _start(self, band: int, text: int) -> int:
-        return (band * self._num_texts + text) * self.bands.width * SIGNATURE_TYPE.itemsize
+    return np.memmap(path, SIGNATURE_TYPE, "w+", shape=(bands.number, num_texts, bands.width))
 
 
-def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
+def likely_pairs(signatures: Banded, texts: Places, threshold: float) -> tuple[Places, Places]:
     """Return pairs of texts whose similarity may reach `threshold`, a Jaccard similarity, by their signatures.
 
     `texts` are numbers in order of precedence. The result is the later and the earlier index into `texts` of each pair,
@@ -97,12 +72,11 @@ def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> 
     """
     kept = np.empty(0, np.uint64)
     pending = kept
-    for band in range(signatures.bands.number):
-        keys = _keys(signatures.band(band), texts)
-        pending = np.union1d(pending, _pairs_in_buckets(keys))
-        if len(pending) > _PENDING or band == signatures.bands.number - 1:
-            kept = _earliest(np.union1d(kept, pending[_similar(signatures, texts, pending, threshold)]))
-            pending = pending[:0]
+    for number, band in enumerate(signatures, start=1):
+        pending = np.union1d(pending, _pairs_in_buckets(_keys(band, texts)))
+        if len(pending) > _PENDING or number == len(signatures):
+            similar = _similar(signatures, texts, pending, threshold)
+            kept, pending = _earliest(np.union1d(kept, pending[similar])), pending[:0]
     return _unpacked(kept)
 
 
@@ -140,18 +114,17 @@ def _unpacked(pairs: Hashes) -> tuple[Places, Places]:
     return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
+def _similar(signatures: Banded, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
     """Return whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
-    number, width = signatures.bands
+    num_values = signatures.shape[0] * signatures.shape[2]
     equal = np.zeros(len(pairs), np.int32)
-    for band in range(number):
-        values = signatures.band(band)
+    for band in signatures:
         for start in range(0, len(pairs), _CHUNK):
             chunk = slice(start, start + _CHUNK)
             later, earlier = _unpacked(pairs[chunk])
-            equal[chunk] += np.count_nonzero(values[texts[later]] == values[texts[earlier]], axis=1)
-    deviation = math.sqrt(threshold * (1 - threshold) / (number * width))
-    return equal >= (threshold - _DEVIATIONS * deviation) * number * width
+            equal[chunk] += np.count_nonzero(band[texts[later]] == band[texts[earlier]], axis=1)
+    deviation = math.sqrt(threshold * (1 - threshold) / num_values)
+    return equal >= (threshold - _DEVIATIONS * deviation) * num_values
 
 
 def _earliest(pairs: Hashes) -> Hashes:

@@ -16,13 +16,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stillhouse.config.dataset import Comparison
-from stillhouse.dataset.duplicates.bands import Places, SignatureFile
-from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, read_texts, signatures_of
+from stillhouse.dataset.duplicates.bands import Banded, Places
+from stillhouse.dataset.duplicates.signatures import (
+    NUM_HASHES,
+    SIGNATURE_SCHEMA,
+    SIGNATURE_TYPE,
+    read_texts,
+    signatures_of,
+)
+from stillhouse.dataset.schema import KEPT_FILES
 from stillhouse.errors import InputError
 
 TextKind = Literal["prompt", "row"]
 _NAMES: Final = ["id", "prompt_id", "sample_index"]
-_KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 _BATCH_ROWS: Final = 8192
 _TEXT_BATCH_ROWS: Final = 1024
 
@@ -58,12 +64,12 @@ class Corpus:
         )
         """Row numbers in order of precedence: earlier datasets as they are, then ours by prompt id, sample index and
         id, independently of shards."""
-        self.prompt_ids, self.prompts = _coded(ours["prompt_id"], by_name)
-        """`prompt_ids` are distinct and sorted; `prompts` is each row's index among them, -1 for earlier datasets."""
-        self.prompts = np.append(np.full(self.num_earlier, -1, np.int32), self.prompts)
+        self.prompt_ids: pa.Array = ours["prompt_id"].unique().sort()
+        ranks = pc.rank(ours["prompt_id"], tiebreaker="dense").to_numpy().astype(np.int32)
+        self.prompts = np.append(np.full(self.num_earlier, -1, np.int32), ranks - 1)
+        """Index of each row's prompt among `prompt_ids`; -1 for earlier datasets."""
 
     def rows_of(self, file: int) -> slice:
-        """Return row numbers of a file, given its index."""
         return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
     def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
@@ -82,15 +88,14 @@ class Corpus:
         firsts[rows] = rows[opens][np.cumsum(opens) - 1]
         return firsts
 
-    def fill(self, file: SignatureFile, kind: TextKind) -> npt.NDArray[np.bool_]:
-        """Copy all signatures of a kind to `file`; return whether each row has one."""
+    def fill(self, signatures: Banded, kind: TextKind) -> npt.NDArray[np.bool_]:
+        """Copy all signatures of a kind; return whether each row has one."""
         present = np.zeros(self.num_rows, bool)
+        number, _, width = signatures.shape
         for rows, values in self._binary(f"{kind}_signature"):
-            if len(rows):
-                present[rows] = True
-                signatures = np.zeros((rows[-1] + 1 - rows[0], len(values) // len(rows) // 4), SIGNATURE_TYPE)
-                signatures[rows - rows[0]] = np.frombuffer(values, SIGNATURE_TYPE).reshape(len(rows), -1)
-                file.write(int(rows[0]), signatures)
+            present[rows] = True
+            whole = np.frombuffer(values, SIGNATURE_TYPE).reshape(-1, NUM_HASHES)
+            signatures[:, rows] = whole[:, : number * width].reshape(-1, number, width).swapaxes(0, 1)
         return present
 
     def _binary(self, name: str) -> Iterator[tuple[Places, bytes]]:
@@ -104,17 +109,6 @@ class Corpus:
                     rows = start + np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
                     yield rows, b"".join(column.drop_null().to_pylist())
                     start += len(column)
-
-
-def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Return distinct names, sorted, and the index of each name among them; `order` sorts the names."""
-    ordered = names.take(order)
-    opens = np.ones(len(ordered), bool)
-    if len(ordered):
-        opens[1:] = pc.not_equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1)).to_numpy()
-    places = np.empty(len(ordered), np.int32)
-    places[order.to_numpy()] = np.cumsum(opens) - 1
-    return ordered.filter(pa.array(opens)), places
 
 
 def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
@@ -137,10 +131,10 @@ def earlier_files(config: Comparison, scratch: Path) -> list[CorpusFile]:
 
 def _dataset_files(source: str) -> list[Path]:
     path = Path(source).expanduser()
-    files = [file for name in _KEPT_FILES if (file := path / name).exists()] if path.is_dir() else [path]
+    files = [file for name in KEPT_FILES if (file := path / name).exists()] if path.is_dir() else [path]
     if not files:
         raise InputError(
-            f"dataset.duplicates.earlier names the folder {path}, which holds neither {' nor '.join(_KEPT_FILES)}; "
+            f"dataset.duplicates.earlier names the folder {path}, which holds neither {' nor '.join(KEPT_FILES)}; "
             "expected a folder that the stage `dataset` wrote, or a Parquet file"
         )
     for file in files:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stillhouse.config.dataset import Comparison
-from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
+from stillhouse.dataset.duplicates.bands import Bands, Places, banded_signatures, likely_pairs
 from stillhouse.dataset.duplicates.corpus import Corpus, CorpusFile, TextKind, earlier_files
 from stillhouse.dataset.duplicates.signatures import read_texts, shingle_hashes
 from stillhouse.dataset.schema import DUPLICATE_COLUMNS, CandidateShard, arrow_schema
 from stillhouse.dataset.words import Hashes
 from stillhouse.store.atomic import replaced_atomically
 
-
-class _Duplicates(NamedTuple):
-    """The original of each row; arrays have one value for each row of the corpus."""
-
-    original: Places
-    """-1 if the row repeats none."""
-    is_exact: npt.NDArray[np.bool_]
-    similarity: npt.NDArray[np.float64]
+_DUPLICATE: Final = np.dtype([("original", np.int64), ("is_exact", bool), ("similarity", np.float64)])
+"""The row that a row of the corpus repeats, -1 for none, and how."""
 
 
 def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder: Path) -> list[Path]:
@@ -64,26 +58,25 @@ def find_duplicates(shards: Sequence[CandidateShard], config: Comparison, folder
     return paths
 
 
-def _duplicates(corpus: Corpus, config: Comparison, scratch: Path) -> _Duplicates:
+def _duplicates(corpus: Corpus, config: Comparison, scratch: Path) -> npt.NDArray[np.void]:
     firsts = corpus.firsts("row", ours_only=False)
-    num_rows = corpus.num_rows
-    duplicates = _Duplicates(np.full(num_rows, -1), np.zeros(num_rows, bool), np.zeros(num_rows))
-    original, is_exact, similarity = duplicates
+    duplicates = np.full(corpus.num_rows, np.array((-1, False, 0.0), _DUPLICATE))
     if config.near:
-        for row, near in near_rows(corpus, firsts, config, scratch).items():
-            original[row], similarity[row] = near
-    rows = np.flatnonzero(firsts != np.arange(num_rows))
+        for row, (original, similarity) in near_rows(corpus, firsts, config, scratch).items():
+            duplicates[row] = original, False, similarity
+    rows = np.flatnonzero(firsts != np.arange(corpus.num_rows))
     is_same = pc.equal(corpus.ids.take(pa.array(rows)), corpus.ids.take(pa.array(firsts[rows]))).to_numpy()
     is_same &= firsts[rows] >= corpus.num_earlier
     equal, same = rows[~is_same], rows[is_same]
-    original[equal], is_exact[equal], similarity[equal] = firsts[equal], True, 1.0
-    for values in duplicates:
-        values[same] = values[firsts[same]]
+    duplicates["original"][equal] = firsts[equal]
+    duplicates["is_exact"][equal] = True
+    duplicates["similarity"][equal] = 1.0
+    duplicates[same] = duplicates[firsts[same]]
     return duplicates
 
 
-def _table(corpus: Corpus, duplicates: _Duplicates, clusters: npt.NDArray[np.int32], rows: slice) -> pa.Table:
-    original, is_exact, similarity = (values[rows] for values in duplicates)
+def _table(corpus: Corpus, duplicates: npt.NDArray[np.void], clusters: npt.NDArray[np.int32], rows: slice) -> pa.Table:
+    original, is_exact, similarity = (duplicates[name][rows].copy() for name in _DUPLICATE.names or ())
     is_distinct = original < 0
     sources = pa.array([file.source for file in corpus.files], pa.string())
     files = np.searchsorted(corpus.starts, original, side="right") - 1
@@ -179,10 +172,10 @@ def _likely_pairs(
 ) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
     """Yield pairs of one of our rows and an earlier one whose texts are likely similar, and the shingles of all."""
     bands = Bands.for_threshold(config.threshold)
-    with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
-        present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
-        rows = corpus.order[present[corpus.order]]
-        later, earlier = (rows[places] for places in likely_pairs(signatures, rows, config.threshold))
+    signatures = banded_signatures(scratch / f"{kind}_signatures", corpus.num_rows, bands)
+    present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
+    rows = corpus.order[present[corpus.order]]
+    later, earlier = (rows[places] for places in likely_pairs(signatures, rows, config.threshold))
     ours = later >= corpus.num_earlier
     later, earlier = later[ours], earlier[ours]
     with ShingleFile(scratch / f"{kind}_shingles") as shingles:

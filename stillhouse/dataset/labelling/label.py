@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 
@@ -113,13 +113,6 @@ class Labelling(Section):
         }
 
 
-class LabelledShard(NamedTuple):
-    """Result of labelling a shard, apart from its files."""
-
-    num_rows: int
-    reward_failures: RewardFailures
-
-
 @contextmanager
 def label_processes(num_processes: int) -> Iterator[Executor]:
     """Yield a process pool for `label_file`, which ends with the block and with this process, however it ends."""
@@ -138,11 +131,8 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> LabelledShard:
-    """Do as `label_shard` over files, in the pool of `label_processes` if there is one.
-
-    Raises StillhouseError as `label_shard`, in whichever process; or that process was killed.
-    """
+def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> tuple[int, RewardFailures]:
+    """Do as `label_shard` over files, in the pool of `label_processes` if there is one."""
     pool = _pool.get()
     if pool is None:
         return label_shard(read_trajectories(trajectories), read_metadata(metadata), labelling, folder)
@@ -158,13 +148,12 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
 
 def label_shard(
     trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
-) -> LabelledShard:
+) -> tuple[int, RewardFailures]:
     """Fill an empty `folder` with candidates, signatures and what was recorded of them, in the order given.
 
-    Messages of older versions and of other programs are read as an answer is today.
-
-    `metadata` is keyed by prompt id; a prompt without an entry is unverified. Raises ConfigError if a file or tokenizer
-    that the config names cannot be used; InputError if an evaluation set cannot be read.
+    Messages of older versions and of other programs are read as an answer is today. `metadata` is keyed by prompt id; a
+    prompt without an entry is unverified. Returns the number of rows, and which rewards failed. Raises ConfigError if a
+    file or tokenizer that the config names cannot be used; InputError if an evaluation set cannot be read.
     """
     remaining = (replace(one, messages=in_one_form(one.messages)) for one in trajectories)
     failures = RewardFailures()
@@ -182,7 +171,7 @@ def label_shard(
                 candidates.write(row)
             signatures.write_batch(signature_batch(inputs, near=labelling.comparison.near))
             recorded.write(batch)
-    return LabelledShard(candidates.num_rows, failures)
+    return candidates.num_rows, failures
 
 
 def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[JsonObject]:
@@ -210,11 +199,7 @@ def _labellers(labelling_json: str) -> list[Labeller]:
     """Return the labellers of a config, cached, since a tokenizer or an index of sets takes seconds to load."""
     labelling = Labelling.model_validate_json(labelling_json)
     labels, measured = labelling.labels, labelling.measured
-    labellers: list[Labeller] = [
-        partial(text_labels, measured=measured),
-        verification_labels,
-        format_labels,
-    ]
+    labellers: list[Labeller] = [partial(text_labels, measured=measured), verification_labels, format_labels]
     if "privacy" in measured:
         # Loads the tables of several libraries, which takes half a second.
         from stillhouse.dataset.labelling.privacy import privacy_labels

@@ -271,5 +271,4 @@ def privacy_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
 
 
 def private_data(text: str) -> list[str]:
-    """Return the kinds of private data in `text`, sorted."""
     return sorted([*personal_data(text), *(["secret"] if has_secret(text) else [])])

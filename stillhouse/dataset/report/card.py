@@ -8,29 +8,27 @@ from typing import Final
 
 from stillhouse.dataset.report.origin import Origin, lineage_rows
 from stillhouse.dataset.report.sections import effective_steps, interval_of, tag_accuracies
-from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE, DatasetSummary
-from stillhouse.dataset.schema import COLUMNS, Column
+from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.dataset.schema import COLUMNS, DATASET_FILES, Column
 from stillhouse.dataset.select.reasons import MEANINGS
 from stillhouse.report.format import count, dollars, percent
 from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 
-_CONFIGS: Final = {
-    "default": {"train": KEPT_FILES[0], "validation": KEPT_FILES[1]},
-    "rejected": {"rejected": REJECTED_FILE},
-}
+_CONFIGS: Final = {"default": ("train", "validation"), "rejected": ("rejected",)}
 
 
 def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     files = [(name, count(file.num_rows), code(file.sha256)) for name, file in summary.files.items()]
-    splits = _splits(summary)
-    configs = [
-        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
-        for name, paths in splits.items()
-    ]
+    # `datasets` refuses files without rows.
+    data_files = {
+        name: [{"split": split, "path": path} for split in splits if summary.files[path := f"{split}.parquet"].num_rows]
+        for name, splits in _CONFIGS.items()
+    }
+    configs = [{"config_name": name, "data_files": paths} for name, paths in data_files.items() if paths]
     loading = [
         "from datasets import load_dataset  # 4.7 or later\n\n",
         'folder = "."  # this folder, or the name of the dataset on the hub\n',
-        *(f'{name} = load_dataset(folder, "{name}")\n' for name in splits),
+        *(f'{config["config_name"]} = load_dataset(folder, "{config["config_name"]}")\n' for config in configs),
     ]
     parts = [
         f"---\n{as_yaml({'configs': configs})}---\n",
@@ -55,19 +53,12 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     return "\n".join(parts)
 
 
-def _splits(summary: DatasetSummary) -> dict[str, dict[str, str]]:
-    """Return the loadable splits: `datasets` refuses files without rows."""
-    with_rows = {name for name, file in summary.files.items() if file.num_rows}
-    splits = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
-    return {name: paths for name, paths in splits.items() if paths}
-
-
 def _overview(summary: DatasetSummary) -> str:
     facts, accuracy = summary.facts(), summary.verdicts.overall()
     share = "" if accuracy is None else f" ({percent(accuracy.share)} of those verified)"
     sentences = [
         f"{count(summary.num_kept)} of {count(summary.num_rollouts)} trajectories are kept: {count(facts['train'])} to "
-        f"train on, {count(facts['validation'])} to validate with; the others are in `{REJECTED_FILE}` with their "
+        f"train on, {count(facts['validation'])} to validate with; the others are in `{DATASET_FILES[-1]}` with their "
         "reasons.",
         f"Repeated rollouts left out: {count(summary.num_repeated)}.",
         f"Answers: {count(facts['right'])} right{share}, {count(facts['wrong'])} wrong, {count(facts['unverified'])} "

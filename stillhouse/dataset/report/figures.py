@@ -55,7 +55,6 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean of the values; None without any."""
         return self.sum / self.num_values if self.num_values else None
 
     def quantile(self, share: float) -> float | None:

@@ -6,7 +6,7 @@ replaced. Equal summaries, origins and samples give equal bytes.
 
 import re
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import yaml
 
@@ -25,12 +25,6 @@ _MAX_PLOTS: Final = 24
 _CONTROL_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-class Plot(NamedTuple):
-    title: str
-    caption: str
-    svg: str
-
-
 def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) -> str:
     """Return the page as HTML, which encodes as UTF-8."""
     environment = page_environment(_FOLDER)
@@ -47,10 +41,7 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) ->
         **_tables(summary, origin),
         kept_rows=[view_row(row) for row in samples.kept],
         dropped_rows=[view_row(row) for row in samples.dropped],
-        duplicate_rows=[
-            (view_row(pair.row), None if pair.original is None else view_row(pair.original))
-            for pair in samples.duplicates
-        ],
+        duplicate_rows=[(view_row(row), original and view_row(original)) for row, original in samples.duplicates],
         contaminated_rows=[view_row(row) for row in samples.contaminated],
     )
     return _CONTROL_CHARACTERS.sub("\ufffd", html)
@@ -62,10 +53,11 @@ def _title(summary: DatasetSummary) -> str:
     return f"{summary.num_kept:,} row{'' if summary.num_kept == 1 else 's'} from {source}"
 
 
-def _plots(summary: DatasetSummary) -> list[Plot]:
+def _plots(summary: DatasetSummary) -> list[tuple[str, str, str]]:
+    """Return title, caption and SVG of each plot."""
     drawn = [(m, parts) for m, parts in summary.measures() if m.is_drawn][:_MAX_PLOTS]
     made = [(m, parts, histogram(m, parts, f"h{place}")) for place, (m, parts) in enumerate(drawn)]
-    return [Plot(m.title, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
+    return [(m.title, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
 
 
 def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
@@ -99,11 +91,7 @@ REPORT_FILE: Final = "report.html"
 
 
 def write_report(folder: Path, summary: DatasetSummary, origin: Origin) -> None:
-    """Write README.md and report.html into the folder of a dataset, each atomically.
-
-    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse; StoreError if the folder cannot be
-    written to.
-    """
+    """Write README.md and report.html into the folder of a dataset, each atomically."""
     page = render_page(summary, origin, draw_samples(folder))
     write_atomic(folder / CARD_FILE, dataset_card(summary, origin).encode("utf-8"))
     write_atomic(folder / REPORT_FILE, page.encode("utf-8"))

@@ -6,7 +6,6 @@ among those that stay. Memory holds 16 bytes a row.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,8 +16,7 @@ import pyarrow.compute as pc
 
 from stillhouse.dataset.read import iter_columns, parsed, rows_at
 from stillhouse.dataset.report.figures import hashes
-from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
-from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.schema import COLUMNS, DATASET_FILES, KEPT_FILES
 from stillhouse.report.conversation import SampleTrajectory, comparison, cut
 from stillhouse.report.format import count, decimal, dollars, metric
 from stillhouse.types import JsonObject
@@ -26,53 +24,39 @@ from stillhouse.types import JsonObject
 NUM_SAMPLES: Final = 20
 NUM_EXAMPLES: Final = 10
 _MAX_CHARS: Final = 300
-_FILES: Final = (*KEPT_FILES, REJECTED_FILE)
 _SHOWN_COLUMNS: Final = tuple(
     column.name for column in COLUMNS if column.name not in ("tools", "arguments", "request_ids")
 )
 
 
-class Duplicate(NamedTuple):
-    """A row and the row it duplicates; None if that is in an earlier dataset."""
-
-    row: JsonObject
-    original: JsonObject | None
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRows:
+class SampleRows(NamedTuple):
     """Rows with parsed JSON columns."""
 
     kept: list[JsonObject]
     dropped: list[JsonObject]
-    duplicates: list[Duplicate]
+    duplicates: list[tuple[JsonObject, JsonObject | None]]
+    """Each with the row it repeats; None if that is in an earlier dataset."""
     contaminated: list[JsonObject]
 
 
 def draw_samples(folder: Path) -> SampleRows:
-    """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read.
-
-    Raises InputError if a file is missing, damaged or not a dataset of Stillhouse.
-    """
+    """Draw sample rows of the dataset in `folder`: one pass over the ids, then the chosen rows alone are read."""
     rows = pd.concat(_places(folder), ignore_index=True).sort_values("rank", kind="stable")
-    is_kept = rows["file"] != _FILES.index(REJECTED_FILE)
-    kept, dropped = _read(folder, rows[is_kept][:NUM_SAMPLES]), _read(folder, rows[~is_kept][:NUM_SAMPLES])
+    is_kept = rows["file"] < len(KEPT_FILES)
     repeats = _read(folder, rows[rows["repeats"]][:NUM_EXAMPLES])
     named = pa.array([row["duplicate_of"] for row in repeats if not row["duplicate_source"]], pa.string())
     originals = {row["id"]: row for row in _read(folder, rows[rows["rank"].isin(hashes(named))])}
     return SampleRows(
-        kept=kept,
-        dropped=dropped,
-        duplicates=[
-            Duplicate(row, None if row["duplicate_source"] else originals.get(row["duplicate_of"])) for row in repeats
-        ],
+        kept=_read(folder, rows[is_kept][:NUM_SAMPLES]),
+        dropped=_read(folder, rows[~is_kept][:NUM_SAMPLES]),
+        duplicates=[(row, None if row["duplicate_source"] else originals.get(row["duplicate_of"])) for row in repeats],
         contaminated=_read(folder, rows[rows["overlaps"]][:NUM_EXAMPLES]),
     )
 
 
 def _places(folder: Path) -> Iterator[pd.DataFrame]:
     """Yield the hash of each row's id, its file and number there, and whether it repeats or overlaps with another."""
-    for file, name in enumerate(_FILES):
+    for file, name in enumerate(DATASET_FILES):
         start = 0
         for batch in iter_columns(folder / name, ("id", "duplicate_of", "contamination")):
             overlaps = pc.greater(pc.list_value_length(batch.column("contamination")), 0).fill_null(False)
@@ -91,43 +75,27 @@ def _places(folder: Path) -> Iterator[pd.DataFrame]:
 def _read(folder: Path, places: pd.DataFrame) -> list[JsonObject]:
     """Return the rows at `places`, in their order, JSON parsed by Python's parser: orjson refuses lone surrogates."""
     rows: dict[tuple[int, int], JsonObject] = {}
-    for file, name in enumerate(_FILES):
+    for file, name in enumerate(DATASET_FILES):
         numbers = sorted(places.loc[places["file"] == file, "row"].tolist())
         read = rows_at(folder / name, numbers, _SHOWN_COLUMNS)
         rows |= {(file, number): parsed(row, json.loads) for number, row in zip(numbers, read, strict=True)}
     return [rows[place] for place in zip(places["file"], places["row"], strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class RowView:
-    """One row; plain text throughout, escaped by the template."""
-
-    id: str
-    tag: str
-    reasons: list[str]
-    facts: list[tuple[str, str]]
-    """Names and values."""
-    repeats: str
-    """The row that this one duplicates; empty if none."""
-    overlaps: str
-    """Overlaps with evaluation sets; empty if none."""
-    trajectory: SampleTrajectory
-
-
-def view_row(row: JsonObject) -> RowView:
-    """Return the view of a row whose JSON columns are parsed."""
+def view_row(row: JsonObject) -> JsonObject:
+    """Return what the page shows of a row whose JSON columns are parsed: plain text, escaped by the template."""
     facts = ((name, read(row)) for name, read in _FACTS)
-    return RowView(
-        id=row["id"],
-        tag=cut(row["tag"] or "", 60),
-        reasons=[reason.replace("_", " ") for reason in row["drop_reasons"] or ()],
-        facts=[(name, cut(text, _MAX_CHARS)) for name, text in facts if text],
-        repeats=_repeats(row),
-        overlaps=cut(_overlaps(row), _MAX_CHARS),
-        trajectory=SampleTrajectory(
+    return {
+        "id": row["id"],
+        "tag": cut(row["tag"] or "", 60),
+        "reasons": [reason.replace("_", " ") for reason in row["drop_reasons"] or ()],
+        "facts": [(name, cut(text, _MAX_CHARS)) for name, text in facts if text],
+        "repeats": _repeats(row),
+        "overlaps": cut(_overlaps(row), _MAX_CHARS),
+        "trajectory": SampleTrajectory(
             messages=row["messages"], stop_reason=row["stop_reason"], verified=row["verified"], stage="teacher"
         ),
-    )
+    }
 
 
 def _text(column: str) -> Callable[[JsonObject], str]:

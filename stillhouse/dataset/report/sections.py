@@ -1,6 +1,6 @@
 """Contents of the report's tiles and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -15,12 +15,6 @@ _MAX_CATEGORIES: Final = 15
 _MAX_TAGS: Final = 40
 _NAME_CHARS: Final = 80
 _UNKNOWN: Final = "some rows do not say"
-
-
-class Tile(NamedTuple):
-    name: str
-    figure: str
-    note: str
 
 
 class Bar(NamedTuple):
@@ -39,25 +33,24 @@ class Category(NamedTuple):
     """Categories too rare to be listed."""
 
 
-def tiles(summary: DatasetSummary) -> list[Tile]:
+def tiles(summary: DatasetSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield name, figure and note of each tile."""
     share = formats.percent(summary.num_kept / summary.num_rollouts if summary.num_rollouts else None)
-    note = f"{share} of {formats.count(summary.num_rollouts)} rollouts"
-    shown = [Tile("Rows kept", formats.count(summary.num_kept), note)]
+    yield "Rows kept", formats.count(summary.num_kept), f"{share} of {formats.count(summary.num_rollouts)} rollouts"
     accuracy = summary.verdicts.overall()
     if accuracy is None:
-        shown.append(Tile("Teacher right", formats.DASH, "nothing verified"))
+        yield "Teacher right", formats.DASH, "nothing verified"
     else:
         note = f"{interval_of(accuracy)} of {formats.count(accuracy.right + accuracy.wrong)} verified"
-        shown.append(Tile("Teacher right", formats.percent(accuracy.share), note))
+        yield "Teacher right", formats.percent(accuracy.share), note
     if summary.tokens is not None:
         note = f"{compact(summary.supervised_tokens)} of them supervised"
-        shown.append(Tile("Student tokens kept", compact(summary.tokens), note))
+        yield "Student tokens kept", compact(summary.tokens), note
     sampled, spent = summary.used("completion_tokens"), summary.used("cost_usd")
     note = _UNKNOWN if sampled is None else f"{compact(sampled)} sampled in all"
-    shown.append(Tile("Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note))
+    yield "Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note
     note = _UNKNOWN if spent is None else f"{formats.dollars(spent)} in all"
-    shown.append(Tile("Cost per kept row", formats.dollars(summary.per_kept_row("cost_usd")), note))
-    return shown
+    yield "Cost per kept row", formats.dollars(summary.per_kept_row("cost_usd")), note
 
 
 def interval_of(accuracy: Accuracy) -> str:

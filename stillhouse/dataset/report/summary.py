@@ -28,15 +28,13 @@ from stillhouse.dataset.report.figures import (
     VerifiedRows,
     hashes,
 )
-from stillhouse.dataset.schema import RECORDED_FILE
+from stillhouse.dataset.schema import DATASET_FILES, KEPT_FILES, RECORDED_FILE
 from stillhouse.dataset.select.reasons import STEPS
 from stillhouse.labels.declare import Measure
 from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject
 
-KEPT_FILES: Final = ("train.parquet", "validation.parquet")
-REJECTED_FILE: Final = "rejected.parquet"
 _COLUMNS: Final = tuple(
     dict.fromkeys(
         (
@@ -94,13 +92,12 @@ class DatasetSummary:
 
     @property
     def num_kept(self) -> int:
-        """Return the number of rows for training and validation."""
         return sum(self.files[name].num_rows for name in KEPT_FILES)
 
     @property
     def num_rows(self) -> int:
         """Return the number of distinct trajectories."""
-        return self.num_kept + self.files[REJECTED_FILE].num_rows
+        return sum(self.files[name].num_rows for name in DATASET_FILES)
 
     @property
     def num_rollouts(self) -> int:
@@ -197,11 +194,11 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
     funnel, verdicts = FunnelCounts(STEPS), VerifiedRows()
     figures = {True: Figures(), False: Figures()}
     distinct: defaultdict[str, list[npt.NDArray[np.uint64]]] = defaultdict(list)
-    for name in (*KEPT_FILES, REJECTED_FILE):
+    for name in DATASET_FILES:
         for batch in iter_columns(folder / name, _COLUMNS):
             funnel.add(batch)
             verdicts.add(batch)
-            figures[name != REJECTED_FILE].add(batch)
+            figures[name in KEPT_FILES].add(batch)
             for column in ("prompt_id", "prompt_cluster"):
                 distinct[column].append(np.unique(hashes(batch.column(column).drop_null())))
     # Among millions of rows the chance that two hashes collide is about a millionth.
@@ -209,9 +206,7 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
         len(np.unique(np.concatenate(distinct[column]))) if distinct else 0
         for column in ("prompt_id", "prompt_cluster")
     )
-    names = [*KEPT_FILES, REJECTED_FILE]
-    if (folder / RECORDED_FILE).exists():
-        names.append(RECORDED_FILE)
+    names = [*DATASET_FILES, *([RECORDED_FILE] if (folder / RECORDED_FILE).exists() else [])]
     return DatasetSummary(
         files={name: FileFacts(pq.read_metadata(folder / name).num_rows, file_sha256(folder / name)) for name in names},
         num_repeated=num_repeated,

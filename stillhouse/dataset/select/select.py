@@ -64,7 +64,6 @@ class Selection:
     """Rows with the id of an earlier row: written to no file and counted nowhere else."""
 
     def reasons_of(self, row: int) -> list[str]:
-        """Return the drop reasons of a row, in the order of the funnel."""
         return reasons_in(int(self.reasons[row]))
 
 

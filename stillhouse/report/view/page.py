@@ -46,8 +46,6 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenPage:
-    """A page and the rows on it."""
-
     path: Path
     num_rows: int
     is_complete: bool
@@ -59,11 +57,8 @@ def write_page(
 ) -> WrittenPage:
     """Write the page of the first `max_rows` rows atomically; it says if there are more.
 
-    With `reload_s` it reloads itself so often, unless somebody is reading further down or typing.
-
-    Raises:
-        StoreError: it cannot be written.
-        InputError: what reading the rows raises.
+    With `reload_s` it reloads itself so often, unless somebody is reading further down or typing. Raises StoreError if
+    it cannot be written, and what reading the rows raises.
     """
     with TemporaryFile() as index_file, TemporaryFile() as chunk_file, replaced_atomically(path) as work:
         remaining = iter(rows)
@@ -128,7 +123,6 @@ class _Packed:
             yield base64.b64encode(piece).decode("ascii")
 
     def chunks(self) -> Iterator[str]:
-        """Yield each chunk in base64."""
         self.chunk_file.seek(0)
         for line in self.chunk_file:
             yield line.decode("ascii").rstrip()
@@ -166,9 +160,8 @@ def view_run(
 ) -> WrittenPage:
     """Write the page of a run, an artifact's folder or a file; without `output` as `views/TITLE.html` in the store.
 
-    Raises:
-        InputError: `name` means nothing, or what it means cannot be read.
-        StoreError: the page cannot be written, or an artifact that it is made of is damaged.
+    Raises InputError if `name` means nothing, or what it means cannot be read; StoreError if the page cannot be
+    written, or an artifact that it is made of is damaged.
     """
     source = find_source(name, store_root)
     for folder in dict.fromkeys(path.parent for path in (*(part.path for part in source.parts), *source.labels)):

@@ -34,6 +34,7 @@ _FIGURES: Final = {
     "latency_s": "latency_s",
 }
 """Columns of a dataset by their names on the page."""
+_OF_TURN: Final = ("finish_reason", "usage", "latency_s", "model", "provider", "request_id")
 _FACTS: Final = (
     *("id", "prompt_id", "sample_index", "messages", "tools", "stop_reason", "providers", "error"),
     *("expected_answer", "tag", "metadata", "drop_reasons", "split", "num_tokens", "tokens"),
@@ -42,8 +43,6 @@ _FACTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """One trajectory of the page."""
-
     stage: str
     outcome: Outcome
     kept: bool | None
@@ -57,11 +56,7 @@ class ViewRow:
 
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
-    """Yield the trajectories of a source; only labels and expected answers are held in memory.
-
-    Raises:
-        InputError: a file cannot be read or a row holds no messages.
-    """
+    """Yield the trajectories of a source; memory holds labels and metadata alone. Raises InputError for a bad file."""
     labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS, optional=_ADDED)}
     metadata: dict[str, PromptMetadata] = {}
     for path in source.metadata:
@@ -126,12 +121,7 @@ def _turns(trajectory: Trajectory) -> list[JsonObject]:
     """Return facts of each turn without token ids and log-probabilities."""
     return [
         {
-            "finish_reason": turn.finish_reason,
-            "usage": turn.usage,
-            "latency_s": turn.latency_s,
-            "model": turn.model,
-            "provider": turn.provider,
-            "request_id": turn.request_id,
+            **{name: getattr(turn, name) for name in _OF_TURN},
             "usd": turn.cost_usd,
             "tool_errors": turn.num_tool_errors,
         }

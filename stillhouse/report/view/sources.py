@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.runs import (
-    RECENT_FILE,
-    RUN_FILE,
-    RunRecord,
-    find_run,
-    read_run_record,
-    runs_below,
-)
+from stillhouse.store.runs import RECENT_FILE, RUN_FILE, RunRecord, find_run, read_run_record, runs_below
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 UNDER_WAY = "under way"
@@ -21,8 +14,6 @@ _DATASET_FILES = ("train.parquet", "validation.parquet", "rejected.parquet")
 
 
 class TrajectoryFile(NamedTuple):
-    """One file of trajectories."""
-
     stage: str
     """Stage of a run, such as `rollouts` or `evaluation of base`; else empty."""
     path: Path
@@ -45,9 +36,7 @@ class ViewSource:
 def find_source(name: str, store_root: Path) -> ViewSource:
     """Find an existing path of this name, else a run in the store.
 
-    Raises:
-        ConfigError: neither, or a file or folder of another kind.
-        InputError: the run left no trajectories.
+    Raises ConfigError if there is neither, or the path is of another kind; InputError if the run left no trajectories.
     """
     path = Path(name)
     record_file = path if path.name == RUN_FILE else path / RUN_FILE

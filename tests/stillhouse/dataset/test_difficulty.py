@@ -87,8 +87,8 @@ def test_users_at_the_same_time_share_the_weights_and_the_last_one_frees_them(ma
         with student_scorer(model("embedded:teacher"), runtime) as other:
             assert one is other
             asyncio.run(other.nll([make_trajectory()], 4096))
-        assert one.is_loaded
-    assert not one.is_loaded
+        assert one.loaded is not None
+    assert one.loaded is None
 
 
 def test_a_student_that_is_not_there_is_told_of(make_trajectory: Make) -> None:

@@ -68,7 +68,7 @@ def ids(folder: Path, name: str) -> list[int]:
 
 
 def test_each_row_is_in_the_file_decided_for_it_in_input_order(shards: list[CandidateShard], folder: Path) -> None:
-    assert write_rows(shards, Decided(), folder) == {"train": 7, "validation": 1, "rejected": 1}
+    write_rows(shards, Decided(), folder)
     assert ids(folder, "train") == [1, 2, 3, 4, 5, 6, 7]
     assert (ids(folder, "validation"), ids(folder, "rejected")) == ([0], [8])
     assert {path.name for path in folder.iterdir()} == {"train.parquet", "validation.parquet", "rejected.parquet"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stillhouse.report import ReportData, SampleTrajectory, StageSummary
-from stillhouse.types import Message, ToolCall
+from stillhouse.types import Artifact, Message, ToolCall
 
 
 def evaluation(name: str, right: float, low: float, high: float, teacher_kl: float | None) -> dict[str, Any]:
@@ -119,9 +119,8 @@ STORY = "A shop sells apples at 17 coins a crate. Mara buys 3 crates and pays wi
 
 
 def stage(name: str, cached: bool, seconds: float, **tokens: Any) -> StageSummary:
-    return StageSummary(
-        name=name, uri=f"/store/{name}", fingerprint="3fa2b81c9d" * 6, cached=cached, seconds=seconds, **tokens
-    )
+    artifact = Artifact(uri=f"/store/{name}", fingerprint="3fa2b81c9d" * 6, num_rows=0)
+    return StageSummary(name=name, artifact=artifact, cached=cached, seconds=seconds, facts=tokens)
 
 
 @pytest.fixture

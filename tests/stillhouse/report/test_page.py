@@ -1,7 +1,7 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -10,52 +10,7 @@ from stillhouse.errors import StoreError
 from stillhouse.report import ReportData, SampleTrajectory, write_report
 from stillhouse.report.page import overall_lines, render, tag_lines
 from stillhouse.types import Message, ToolCall
-
-_LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
-
-
-class Page(HTMLParser):
-    """Collects what a browser would fetch, run or show of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.ids: list[str] = []
-        self.fetched: list[str] = []
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-        self.texts: list[str] = []
-        self._rows: list[list[str]] = []
-        self._in_row = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag == "tr":
-            self._rows.append([])
-            self._in_row = True
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            elif name in _LOADING or (name == "href" and tag != "a" and not (value or "").startswith("#")):
-                self.fetched.append(value or "")
-            elif name == "href":
-                self.links.append(value or "")
-            elif name.startswith("on"):
-                self.handlers.append(name)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "tr":
-            self._in_row = False
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.texts.append(data.strip())
-            if self._in_row:
-                self._rows[-1].append(data.strip())
-
-    def row(self, first: str) -> list[str]:
-        return next(row for row in self._rows if row and row[0] == first)
+from tests.stillhouse.report.html_page import Page
 
 
 def test_a_whole_run_has_all_parts(full: ReportData) -> None:
@@ -153,7 +108,8 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pat
 
 def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: ReportData) -> None:
     lines = overall_lines(full.comparison)
-    assert [(line.group, line.model, line.difference, line.interval, line.p, line.sign) for line in lines] == [
+    shown = itemgetter("group", "model", "difference", "interval", "p", "sign")
+    assert [shown(line) for line in lines] == [
         ("Accuracy", "base", "\u221261.9", "\u221269.0 to \u221254.8", "< 0.001", "wrong"),
         ("", "sft", "+1.3", "\u22121.8 to +4.4", "0.607", ""),
         ("", "on_policy", "+18.1", "+11.5 to +24.7", "< 0.001", "right"),
@@ -162,7 +118,7 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
         ("", "on_policy", "\u22123.6", "\u22125.6 to \u22121.6", "< 0.001", "right"),
     ]
     by_tag = [("three_steps", "sft"), ("", "on_policy"), ("two_steps", "sft"), ("", "on_policy")]
-    assert [(line.group, line.model) for line in tag_lines(full.comparison)] == by_tag
+    assert [(line["group"], line["model"]) for line in tag_lines(full.comparison)] == by_tag
     assert tag_lines([row for row in full.comparison if row["tag"] != "two_steps"]) == []
     html = render(full)
     assert "Prompt by prompt against the champion" in html
@@ -172,7 +128,7 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
 def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(full: ReportData) -> None:
     same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "gain": 0.0}
     (line,) = overall_lines([same, {**same, "metric": "truncated_share"}])
-    assert (line.group, line.difference, line.interval, line.sign) == ("Accuracy", "0.0", "0.0 to 0.0", "")
+    assert itemgetter("group", "difference", "interval", "sign")(line) == ("Accuracy", "0.0", "0.0 to 0.0", "")
 
 
 def test_answers_to_one_prompt_stand_side_by_side_below_their_prompt(full: ReportData) -> None:

@@ -1,27 +1,20 @@
 """A listener that keeps what it is told, and a clock that tests set."""
 
-from stillhouse.progress.run_state import RunState
-from stillhouse.progress.state import Fact, RolloutProgress
-from stillhouse.types import Trajectory
+from stillhouse.progress.run_state import Listener, RunState
+from stillhouse.progress.state import RolloutProgress
 
 
-class Shown:
+class Shown(Listener):
     def __init__(self) -> None:
         self.states: list[tuple[str, RolloutProgress]] = []
         self.runs: list[RunState] = []
         self.announced: list[str] = []
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        pass
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         self.states.append((stage, state))
 
     def update_run(self, state: RunState) -> None:
         self.runs.append(state)
-
-    def show_trajectory(self, stage: str, trajectory: Trajectory) -> None:
-        pass
 
     def announce(self, plan: str) -> None:
         self.announced.append(plan)

@@ -175,7 +175,7 @@ def label_into(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> Ca
         labelling = Labelling.of(DatasetConfig(labels=config), tools=ToolsConfig(), student=StudentConfig())
         target = tmp_path / folder
         target.mkdir()
-        assert label_file(trajectories, metadata, labelling, target).num_rows == 3
+        assert label_file(trajectories, metadata, labelling, target)[0] == 3
         return {name: (target / name).read_bytes() for name in (CANDIDATES_FILE, SIGNATURES_FILE)}
 
     return run

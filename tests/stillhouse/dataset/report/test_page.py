@@ -1,7 +1,6 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +10,9 @@ from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.page import render_page, write_report
 from stillhouse.dataset.report.samples import draw_samples
 from stillhouse.dataset.report.summary import summarise
+from tests.stillhouse.report.html_page import Page
 
 _SECTIONS = ["funnel", "accuracy", "distributions", "kinds", "duplicates", "contamination", "usage", "lineage"]
-
-
-class Page(HTMLParser):
-    """A page as a browser sees it: what it fetches, runs and shows."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.ids: list[str] = []
-        self.references: list[str] = []
-        self.handlers: list[str] = []
-        self.rows: list[list[str]] = []
-        self.texts: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag == "tr":
-            self.rows.append([])
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            elif name in ("src", "href", "srcset", "data", "action"):
-                self.references.append(value or "")
-            elif name.startswith("on"):
-                self.handlers.append(name)
-
-    def handle_data(self, data: str) -> None:
-        if text := data.strip():
-            self.texts.append(text)
-            if self.rows:
-                self.rows[-1].append(text)
-
-    def row(self, first: str) -> list[str]:
-        return next(row for row in self.rows if row and row[0] == first)
 
 
 def page_of(folder: Path, origin: Origin, *, num_repeated: int = 0) -> str:

@@ -44,9 +44,12 @@ def test_a_duplicate_comes_with_the_row_it_repeats_wherever_that_is(data: Any) -
         data.dropped(3, "duplicate", duplicate_of=other["id"], **repeats),
         data.dropped(4, "duplicate", duplicate_of="far away", duplicate_source="last year", **repeats),
     ]
-    found = draw_samples(data.write(rows)).duplicates
-    pairs = {pair.row["id"][-1]: pair.original and pair.original["id"][-1] for pair in found}
-    assert pairs == {"2": "1", "3": "5", "4": None}
+    drawn = draw_samples(data.write(rows)).duplicates
+    assert {row["id"][-1]: first and first["id"][-1] for row, first in drawn} == {
+        "2": "1",
+        "3": "5",
+        "4": None,
+    }
 
 
 def test_rows_that_overlap_with_an_evaluation_set_are_shown(data: Any) -> None:
