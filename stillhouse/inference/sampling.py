@@ -1,10 +1,11 @@
 """What is sampled: the settings of one completion, before any endpoint's form of them."""
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 ToolChoice = Literal["auto", "none"]
 
@@ -29,6 +30,16 @@ class Sampling:
     """No other request holds this prompt: one sample of one turn."""
     extra_body: JsonObject = field(default_factory=dict)
     """Further keys of the request, which win over all others."""
+
+
+class ChatRequest(NamedTuple):
+    """What one completion is asked for with."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+    sampling: Sampling
+    refused_keys: Set[str] = frozenset()
+    """Keys of messages that the endpoint does not take."""
 
 
 def sampling_of(

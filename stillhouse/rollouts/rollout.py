@@ -16,7 +16,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
 from stillhouse.inference.keys import call_digest, request_seed
 from stillhouse.inference.rate_limit import RequestSize
-from stillhouse.inference.sampling import Sampling, ToolChoice, sampling_of
+from stillhouse.inference.sampling import ChatRequest, Sampling, ToolChoice, sampling_of
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store import exact_json
@@ -146,9 +146,10 @@ class Rollout:
                 max_tokens, place = allowed, Place(self.key, turn, digest.of_request(allowed))
                 completion = context.client.stored(place)
         if completion is None:
-            request = self._conversation.messages, self._prepared.schemas, self._sampling(turn, max_tokens, tool_choice)
+            sampling = self._sampling(turn, max_tokens, tool_choice)
+            request = ChatRequest(self._conversation.messages, self._prepared.schemas, sampling)
             completion = await context.requester.ask(
-                partial(context.client.complete, place, *request, attempt=self._paying),
+                partial(context.client.complete, place, request, attempt=self._paying),
                 size=RequestSize(self._num_characters, max_tokens),
                 continuing=turn > 0,
                 asleep=context.asleep,

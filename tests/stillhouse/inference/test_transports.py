@@ -18,7 +18,7 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.openai_client import OpenAIClient
 from stillhouse.inference.price import Price
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer, HttpTransport, open_transport
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
@@ -65,7 +65,7 @@ def ask(client: str) -> Ask:
             endpoint = Endpoint(url, "m", "m", "the-key", price)
             model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=timeout_s))
             try:
-                return await model.complete([{"role": "user", "content": "hi"}], list(tools), sampling)
+                return await model.complete(ChatRequest([{"role": "user", "content": "hi"}], list(tools), sampling))
             finally:
                 await model.aclose()
 
@@ -148,7 +148,10 @@ def test_a_thousand_requests_are_in_flight_at_once(client: str) -> None:
         endpoint = Endpoint(url, "m", "m")
         model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=30))
         try:
-            asking = (model.complete([{"role": "user", "content": str(index)}], [], SAMPLING) for index in range(1000))
+            asking = (
+                model.complete(ChatRequest([{"role": "user", "content": str(index)}], [], SAMPLING))
+                for index in range(1000)
+            )
             await asyncio.gather(*asking)
         finally:
             await model.aclose()
