@@ -74,15 +74,12 @@ class ModelServer:
         relative = path.removeprefix("/")
         return await (self._client.get(relative) if method == "GET" else self._client.post(relative, body))
 
-    def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
-        return self._ask("GET", path, None, policy)
-
     def post(
         self,
         path: str,
         body: object,
         policy: RetryPolicy | None = None,
-        is_final: Callable[[Failure], bool] | None = None,
+        is_final: Callable[[Failure], bool] = lambda failure: False,
     ) -> Any:
         """Return the answer of `path` with HTTP 200: the parsed JSON, in which NaN is a number, or else a text.
 
@@ -93,7 +90,7 @@ class ModelServer:
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
         """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""
-        answer = self.get("/v1/models", policy)
+        answer = self._ask("GET", "/v1/models", None, policy)
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):
             message = f"no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}"
@@ -130,7 +127,7 @@ class ModelServer:
         path: str,
         body: object,
         policy: RetryPolicy | None,
-        is_final: Callable[[Failure], bool] | None = None,
+        is_final: Callable[[Failure], bool] = lambda failure: False,
     ) -> Any:
         if policy is None:
             return self.start(self.send(method, path, body)).result().body()
@@ -143,19 +140,18 @@ class ModelServer:
             lambda: self.send(method, path, body),
             policy,
             Effects(self._effects.clock, self._sleep, self._effects.rng),
-            is_final=lambda failure: self._stopped.is_set() or (is_final is not None and is_final(failure)),
+            is_final=lambda failure: self._stopped.is_set() or is_final(failure),
             on_retry=log,
         )
         return self.start(retried).result().body()
 
     async def _sleep(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self._effects.sleep(seconds))
-        stopping = asyncio.create_task(self._stopped.wait())
+        waits = asyncio.ensure_future(self._effects.sleep(seconds)), asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sleeping.cancel()
-            stopping.cancel()
+            for wait in waits:
+                wait.cancel()
 
 
 def read_key(variable: str | None, setting: str) -> str | None:

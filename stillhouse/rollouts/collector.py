@@ -146,7 +146,7 @@ class RolloutCollector:
                 with self._budget.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
                         self._room.release()
-                        self.stats.num_done += 1
+                        self.stats.num_rollouts += 1
                         yield trajectory
                 await rollouts
             finally:

@@ -14,12 +14,12 @@ from stillhouse.errors import StillhouseError
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
-from stillhouse.inference.keys import call_digest, request_seed
+from stillhouse.inference.keys import request_seed
 from stillhouse.inference.rate_limit import RequestSize
 from stillhouse.inference.sampling import ChatRequest, Sampling, ToolChoice, sampling_of
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
-from stillhouse.store import exact_json
+from stillhouse.store import digest, exact_json
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
 from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
@@ -187,8 +187,8 @@ class Rollout:
 
     async def _call_tool(self, turn: int, call_index: int, name: str, arguments: str) -> ToolResult:
         context = self._context
-        digest = call_digest(name, arguments)
-        stored = context.journal.tool_result(self.key, turn, call_index, digest)
+        asked = digest([name, arguments])
+        stored = context.journal.tool_result(self.key, turn, call_index, asked)
         if stored is not None:
             return ToolResult(**exact_json.loads(stored))
         self._check_halted()
@@ -196,9 +196,9 @@ class Rollout:
             result = await self._tools.call(name, arguments)
         context.stats.num_tool_calls += 1
         context.stats.num_tool_errors += result.error_kind is not None
-        context.stats.num_cut_results += result.is_cut
+        context.stats.num_cut_tool_results += result.is_cut
         body = exact_json.dumps(result)
-        stored = await context.journal.put_tool_result(self.key, turn, call_index, digest, body)
+        stored = await context.journal.put_tool_result(self.key, turn, call_index, asked, body)
         return result if stored == body else ToolResult(**exact_json.loads(stored))
 
     def _check_halted(self) -> None:

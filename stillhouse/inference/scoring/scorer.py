@@ -102,7 +102,7 @@ class Scorer:
         keys = [self.ledger.key(sequence) for sequence in sequences]
         known = self.ledger.find(keys)
         missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
-        self.stats.num_replayed += len(known)
+        self.stats.num_replayed_completions += len(known)
         tasks = [asyncio.create_task(self._score(batch)) for batch in self._batches(missing.values())]
         self._waiting.update(tasks)
         for task in tasks:
