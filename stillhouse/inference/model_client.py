@@ -12,9 +12,10 @@ from stillhouse.config import ModelRole
 from stillhouse.inference.apis import Api, ApiChoice
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.negotiation import Asked, Terms, TermsBook, learnt
 from stillhouse.inference.negotiation.message_keys import demanded_keys
+from stillhouse.inference.price import DEFAULT_TIER
 from stillhouse.inference.providers import provider_of
 from stillhouse.inference.sampling import ChatRequest
 from stillhouse.inference.schema_forms import Misfit
@@ -51,6 +52,7 @@ class ModelClient:
         """Return one attempt's completion, asked for as the endpoint takes it."""
         may_go = await self._turn()
         restored: set[str] = set()
+        other_tier: JsonObject = {}
         try:
             while True:
                 api = self._apis.of(request)
@@ -60,6 +62,7 @@ class ModelClient:
                     kept = [key for key in terms.refused_keys if key not in restored]
                     terms = replace(terms, refused_keys=kept)
                 body, not_taken = self._written(api, terms, request)
+                body |= other_tier
                 try:
                     answer = await self._transport.post(api.path, body)
                     # Routers tell refusals with HTTP 200 as well.
@@ -67,6 +70,10 @@ class ModelClient:
                     break
                 except RequestFailed as failed:
                     if self._apis.learn(api, failed.failure):
+                        continue
+                    has_no_room = failed.failure.kind is FailureKind.BUSY and body.get("service_tier") == "flex"
+                    if has_no_room and self._endpoint.flex_fallback:
+                        other_tier = {"service_tier": DEFAULT_TIER}
                         continue
                     failure = replace(failed.failure, limits=self._provider.limits(failed.failure.limits))
                     if restored:
@@ -76,8 +83,10 @@ class ModelClient:
                         self._learn(book, terms, failure, Asked(self._endpoint, request.tools, request.sampling, body))
         finally:
             may_go.set()
-        turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
-        return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
+        turn = replace(completion.turn, not_taken=not_taken or None)
+        if turn.service_tier is None:
+            turn = replace(turn, **other_tier)
+        return replace(completion, turn=self._endpoint.with_cost(turn), limits=self._provider.limits(answer.limits))
 
     def _book(self, path: str) -> TermsBook:
         if path not in self._books:
