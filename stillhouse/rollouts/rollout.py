@@ -10,7 +10,9 @@ from typing import Final
 
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
+from stillhouse.chat.content import text_of
 from stillhouse.errors import StillhouseError
+from stillhouse.inference.apis.caching import is_read_again
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
@@ -35,8 +37,9 @@ class Rollout:
     """One sample of one prompt, with the tools that it is offered."""
 
     def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, context: RolloutContext) -> None:
+        self.prompt_id = prompt.id
+        self.sample_index = sample_index
         self._prompt = prompt
-        self._sample_index = sample_index
         self._toolbox = toolbox
         self._context = context
         self._prepared = context.tool_sets.prepare(toolbox)
@@ -45,6 +48,9 @@ class Rollout:
         self._conversation = Conversation(first_messages(prompt, context.config.system_prompt))
         self._deadline = asyncio.Timeout(None)
         self.key = self._prepared.key_form.key(prompt.id, sample_index, self._metadata)
+        own = sum(len(text_of(message)) for message in prompt.messages)
+        self.reads_cache = context.samples_together and is_read_again(context.endpoint, own)
+        """Whether other samples of the prompt read it from the seller's cache."""
         self._num_paying = 0
         self._has_ended = False
         self.halted = False
@@ -80,7 +86,7 @@ class Rollout:
 
     async def _converse(self) -> End:
         """Run the agent with tools of its own, close what they opened, and return how it ended or why it failed."""
-        tool_context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
+        tool_context = ToolContext(self.key, self._prompt.id, self.sample_index, self._metadata or {})
         state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
         ending: End | None = None
         try:
@@ -157,6 +163,7 @@ class Rollout:
             )
         else:
             context.requester.count_replayed(completion.turn, context.config.max_tokens)
+        context.answered(self.prompt_id)
         self._caps.count(completion.turn, self._num_characters, max_tokens)
         return replace(completion, message=context.read(completion.message))
 
@@ -178,6 +185,7 @@ class Rollout:
             seed=request_seed(config.seed, self.key, turn),
             max_tokens=max_tokens,
             tool_choice=tool_choice,
+            is_shared=self.reads_cache,
             is_sent_once=config.num_samples == 1 and not self._prepared.schemas and not config.response_schema,
         )
 
@@ -215,7 +223,7 @@ class Rollout:
         return Trajectory(
             rollout_key=self.key,
             prompt_id=self._prompt.id,
-            sample_index=self._sample_index,
+            sample_index=self.sample_index,
             messages=self._conversation.messages,
             tools=self._prepared.schemas,
             turns=self._conversation.turns,

@@ -11,14 +11,13 @@ from typing import Any, Final
 from stillhouse.chat.content import calls_of, tool_error_of
 from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.api import Api, given, with_extra
+from stillhouse.inference.apis.caching import MARKED_CHARACTERS
 from stillhouse.inference.apis.messages_answer import as_chat
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
 _MARK: Final = {"cache_control": {"type": "ephemeral"}}
-_CACHED_CHARACTERS: Final = 2048
-"""Least length of what all rollouts share that is worth a mark: of no model less than 512 tokens are cached."""
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _TIERS: Final = {"auto": "auto", "default": "standard_only"}
 _NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
@@ -47,13 +46,14 @@ class Messages(Api):
             body["system"] = system
         if tools:
             body["tools"] = [_tool(tool["function"]) for tool in tools]
-            # The next turn sends all of this one again.
-            body |= _MARK
             if sampling.tool_choice != "auto":
                 body["tool_choice"] = {"type": sampling.tool_choice}
+        if tools or sampling.is_shared:
+            # The next turn, or the next sample, sends all of this one again.
+            body |= _MARK
         # Tools stand before the system's blocks, so that one mark is for both.
         shared = body.get("system") or body.get("tools")
-        if shared and len(exact_json.dumps([system, tools])) >= _CACHED_CHARACTERS:
+        if shared and len(exact_json.dumps([system, tools])) >= MARKED_CHARACTERS:
             shared[-1] |= _MARK
         return with_extra(body | _thinking(sampling), sampling.extra_body)
 
