@@ -191,7 +191,7 @@ class Scorer:
 
     async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> _Answer:
         request = self._api.body(sequences, temperature, spelt=spelt)
-        answer = await self._server.send("POST", self._api.path, request)
+        answer = await self._server.send(self._api.path, request)
         body = answer.body()
         if isinstance(body, str):
             message = f"HTTP 200, but its body is no JSON: {body[:_SHOWN_CHARACTERS] or 'nothing'}"
