@@ -68,6 +68,7 @@ async def endpoint_of(
             api=teacher.api,
             client=teacher.client,
             service_tier=teacher.service_tier,
+            flex_fallback=teacher.flex_fallback,
         )
         require_client(unsigned)
         async with signed(unsigned, role.key_variable(runtime)) as endpoint:

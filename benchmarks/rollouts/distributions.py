@@ -29,13 +29,14 @@ import orjson
 from benchmarks.frame.rounds import Spread, spread
 from benchmarks.rollouts.measure import Effort
 from benchmarks.rollouts.process import running
-from stillhouse.inference.apis.chat_answer import read_completion
+from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.scoring.completions_api import VllmApi
 from stillhouse.inference.scoring.sglang_api import SglangApi
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.testing.answers import Service
 
@@ -90,7 +91,10 @@ def _cpu_s(work: Callable[[], object]) -> float:
 
 
 def _read(content: bytes) -> None:
-    completion = read_completion(content, {}, latency_s=1.0, model="m", record_tokens=False, record_top_k=_TOP_K)
+    request = ChatRequest([], [], Sampling(1.0, 1.0, 8192, None, record_top_k=_TOP_K))
+    completion = ChatCompletions(Endpoint("http://127.0.0.1/v1", "m", "m")).completion(
+        HttpAnswer(content, {}, 1.0), request
+    )
     assert completion.turn.top_logprobs
 
 
@@ -105,7 +109,7 @@ async def _ask(url: str) -> float:
     async with aclosing(ModelClient(endpoint, HttpClient(endpoint, timeout_s=60.0))) as client:
 
         async def ask(number: int) -> None:
-            completion = await client.complete([{"role": "user", "content": str(number)}], [], sampling)
+            completion = await client.complete(ChatRequest([{"role": "user", "content": str(number)}], [], sampling))
             assert completion.turn.top_logprobs
 
         await ask(_ANSWERS)

@@ -149,6 +149,8 @@ class TeacherConfig(Section):
     service_tier: Literal["auto", "default", "flex", "priority"] | None = later_field(None)
     """Service tier that requests ask for; None leaves it to the account's settings. `flex` is slower at about half the
     price, `priority` faster at about twice; `default` lets a budget reserve less where the account is set to none."""
+    flex_fallback: bool = later_field(False)
+    """Go on in the default tier, at its price, where `service_tier: flex` finds no room; false waits for room."""
     client: ClientKind = later_field("auto")
     """`openai` asks through the package `openai`, `direct` by plain HTTP for a fifth of the CPU; `auto` takes `direct`
     for this machine and private networks, as far as the host's name or number tells. Set `direct` for a server of your
@@ -174,6 +176,11 @@ class TeacherConfig(Section):
             raise ValueError("usd_per_million_tokens and prices_file are two prices: leave one of them out")
         if self.batch and self.service_tier:
             raise ValueError("batch is a service tier of its own: leave service_tier out")
+        if self.flex_fallback and self.service_tier != "flex":
+            raise ValueError(
+                f"flex_fallback is for service_tier: flex, and service_tier is {self.service_tier}: set that, or leave "
+                "flex_fallback out"
+            )
         return self
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:

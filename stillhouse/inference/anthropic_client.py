@@ -11,7 +11,7 @@ from stillhouse.inference.openai_client import OpenAIClient
 
 
 class AnthropicClient(OpenAIClient):
-    """An `HttpTransport` over the `anthropic` package, which was generated as `openai` was."""
+    """An `HttpClient` over the `anthropic` package, which was generated as `openai` was."""
 
     package: ClassVar[ModuleType] = anthropic
     connect: ClassVar[Callable[..., Any]] = partial(anthropic.AsyncAnthropic, open_telemetry=False)

@@ -1,13 +1,12 @@
 """One completion, as a client gives it and as the journal keeps it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from stillhouse.inference.rate_limit.headers import RateLimits
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest
 from stillhouse.store import exact_json
-from stillhouse.types import Message, ToolSchema, Turn
+from stillhouse.types import Message, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,7 @@ def decode_completion(body: bytes) -> Completion:
 class ChatClient(Protocol):
     """Asks an endpoint for one completion."""
 
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
+    async def complete(self, request: ChatRequest) -> Completion:
         """Return the completion of one attempt; raise RequestFailed, which says why and whether to try again."""
 
     async def aclose(self) -> None:

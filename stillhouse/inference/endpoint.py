@@ -35,6 +35,8 @@ class Endpoint:
     """Environment variable that the key came from; None where none is needed."""
     service_tier: str | None = None
     """Service tier that requests ask for; None leaves it to the account's settings."""
+    flex_fallback: bool = False
+    """`teacher.flex_fallback`."""
     token: Callable[[], Awaitable[str]] | None = field(default=None, repr=False)
     """Gives a token for each request in place of `api_key`, which is then empty."""
     client: ClientKind = "auto"

@@ -27,7 +27,7 @@ from stillhouse.inference.rate_limit import RequestSize, controller_of
 from stillhouse.inference.refused_setting import refused_alike
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects, RetryPolicy
-from stillhouse.inference.sampling import Sampling, sampling_of
+from stillhouse.inference.sampling import ChatRequest, Sampling, sampling_of
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.transport import open_transport
 from stillhouse.sellers import foreign_owner
@@ -128,13 +128,16 @@ class FirstQuestion:
     async def _complete(self) -> Completion:
         transport = open_transport(self.endpoint, timeout_s=min(self.runtime.request_timeout_s, _TIMEOUT_S))
         async with aclosing(ModelClient(self.endpoint, transport, folder=_store(self.runtime))) as client:
-            return await client.complete(self.messages, self.tools, self.sampling)
+            return await client.complete(self._request)
+
+    @property
+    def _request(self) -> ChatRequest:
+        return ChatRequest(self.messages, self.tools, self.sampling)
 
     @property
     def _memory(self) -> LearntFile[JsonObject]:
         """Return the entry, without values, that is there where it was answered."""
-        api = ApiChoice(self.endpoint).of(self.tools, self.sampling)
-        body = api.request(self.endpoint, self.messages, self.tools, self.sampling)
+        body = ApiChoice(self.endpoint).of(self._request).body(self._request)
         return LearntFile(_memory_of(self.endpoint, self.runtime), digest(body)[:32], dict, _DAY_S)
 
 

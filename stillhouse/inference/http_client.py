@@ -5,7 +5,7 @@ that (`benchmarks/rollouts`): a server on loopback answers faster than the packa
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from io import BytesIO
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ _CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class HttpClient:
-    """An `HttpTransport` over aiohttp. Make it inside a running event loop.
+    """A `Transport` over aiohttp, which also reads and sends files, as batches need. Make it inside a running loop.
 
     An answer is waited for `timeout_s`, from sending to its last byte; `timeout_setting` is the config field that sets
     it, for the message when it has passed. Of an answer longer than `max_bytes` the rest is not read.
@@ -46,7 +46,6 @@ class HttpClient:
         max_bytes: int = MAX_ANSWER_BYTES,
         timeout_setting: str | None = "runtime.request_timeout_s",
     ) -> None:
-        self._endpoint = endpoint
         self._key = endpoint.api_key
         self._redactor = KeyRedactor(self._key)
         self._max_bytes = max_bytes
@@ -70,22 +69,22 @@ class HttpClient:
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
-        return await self._ask("POST", path, data=exact_json.dumps(body))
+        content = exact_json.dumps(body)
+        return await self._answered(self.exchange("POST", self._base / path, data=content))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """Return as `post` does, for a GET."""
-        return await self._ask("GET", path, params=query or None)
+        return await self._answered(self.exchange("GET", self._base / path, params=query or None))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
         """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
         form = aiohttp.FormData(fields)
         form.add_field("file", BytesIO(content), filename=name)
         body = form()
-        return await self._ask(
-            "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self.long_timeout
-        )
+        sent = {"data": body, "headers": {"Content-Type": body.headers["Content-Type"]}, "timeout": self.long_timeout}
+        return await self._answered(self.exchange("POST", self._base / path, **sent))
 
-    async def lines(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
         """Yield the lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
 
         Lines end at a line feed alone. Redirects are followed, to another host without the key. Raise RequestFailed if
@@ -93,7 +92,9 @@ class HttpClient:
         """
         status = None
         try:
-            async with self._session.get(self._base / path, timeout=self.long_timeout, headers=headers) as answer:
+            async with self._session.get(
+                self._base / path, timeout=self.long_timeout, **await self._signature()
+            ) as answer:
                 status, told = answer.status, self._redactor.headers(answer.headers)
                 Decoder(told)
                 if status != 200:
@@ -126,10 +127,13 @@ class HttpClient:
         if key != self._key:
             self._key, self._redactor = key, KeyRedactor(key)
 
-    async def _ask(self, method: str, path: str, **request: Any) -> HttpAnswer:
+    async def _signature(self) -> dict[str, Any]:
+        """Return what to add to a request that the session does not sign."""
+        return {}
+
+    async def _answered(self, exchange: Awaitable[tuple[int, Mapping[str, str], bytes]]) -> HttpAnswer:
         started = self._clock()
-        answer = await self.exchange(method, self._base / path, **request)
-        return answered(*answer, self._clock() - started)
+        return answered(*await exchange, self._clock() - started)
 
     async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
         return self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))

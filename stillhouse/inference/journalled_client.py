@@ -1,6 +1,6 @@
 """`JournalledClient`: completions that are in the journal before they are used."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -8,9 +8,8 @@ from typing import NamedTuple
 from stillhouse.chat.assistant_message import with_own_ids
 from stillhouse.inference.completion import ChatClient, Completion, decode_completion, encode_completion
 from stillhouse.inference.journal import Journal
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest
 from stillhouse.inference.stats import RolloutStats
-from stillhouse.types import Message, ToolSchema
 
 
 class Place(NamedTuple):
@@ -35,12 +34,7 @@ class JournalledClient:
         return None if body is None else decode_completion(body)
 
     async def complete(
-        self,
-        place: Place,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        attempt: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, place: Place, request: ChatRequest, attempt: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> Completion:
         """Return what the journal keeps of one attempt's answer, which another process may have written first.
 
@@ -48,9 +42,10 @@ class JournalledClient:
         `attempt` is entered until the answer is durable. Raise RequestFailed as `ChatClient.complete`, and StoreError.
         """
         with attempt():
-            completion = await self._client.complete(messages, tools, sampling)
-            self._stats.num_without_top += sampling.record_top_k is not None and completion.turn.top_logprobs is None
-            completion = replace(completion, message=with_own_ids(completion.message, messages))
+            completion = await self._client.complete(request)
+            asks_top = request.sampling.record_top_k is not None
+            self._stats.num_without_top += asks_top and completion.turn.top_logprobs is None
+            completion = replace(completion, message=with_own_ids(completion.message, request.messages))
             body = encode_completion(completion)
             stored = await self._journal.put_completion(*place, body)
         return completion if stored == body else replace(decode_completion(stored), limits=completion.limits)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -13,14 +12,15 @@ from stillhouse.config import ModelRole
 from stillhouse.inference.apis import Api, ApiChoice
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.negotiation import Asked, Terms, TermsBook, learnt
 from stillhouse.inference.negotiation.message_keys import demanded_keys
+from stillhouse.inference.price import DEFAULT_TIER
 from stillhouse.inference.providers import provider_of
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest
 from stillhouse.inference.schema_forms import Misfit
 from stillhouse.inference.transport import HttpAnswer, Transport
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.types import JsonObject
 
 _LOG = logging.getLogger(__name__)
 ALONE_S: Final = 5.0
@@ -48,49 +48,55 @@ class ModelClient:
         # A second thread would make the event loop wait for the interpreter's lock twice as often.
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="distributions")
 
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
+    async def complete(self, request: ChatRequest) -> Completion:
         """Return one attempt's completion, asked for as the endpoint takes it."""
         may_go = await self._turn()
         restored: set[str] = set()
+        other_tier: JsonObject = {}
         try:
             while True:
-                api = self._apis.of(tools, sampling)
+                api = self._apis.of(request)
                 book = self._book(api.path)
                 terms = book.terms
                 if restored:
                     kept = [key for key in terms.refused_keys if key not in restored]
                     terms = replace(terms, refused_keys=kept)
-                body, not_taken = self._written(api, terms, messages, tools, sampling)
+                body, not_taken = self._written(api, terms, request)
+                body |= other_tier
                 try:
                     answer = await self._transport.post(api.path, body)
                     # Routers tell refusals with HTTP 200 as well.
-                    completion = await self._read(api, answer, tools, sampling)
+                    completion = await self._read(api, answer, request)
                     break
                 except RequestFailed as failed:
                     if self._apis.learn(api, failed.failure):
+                        continue
+                    has_no_room = failed.failure.kind is FailureKind.BUSY and body.get("service_tier") == "flex"
+                    if has_no_room and self._endpoint.flex_fallback:
+                        other_tier = {"service_tier": DEFAULT_TIER}
                         continue
                     failure = replace(failed.failure, limits=self._provider.limits(failed.failure.limits))
                     if restored:
                         raise RequestFailed(failure) from failed
                     # Behind a router one seller may demand what another refuses.
                     if not (restored := demanded_keys(failure).intersection(terms.refused_keys)):
-                        self._learn(book, terms, failure, Asked(self._endpoint, tools, sampling, body))
+                        self._learn(book, terms, failure, Asked(self._endpoint, request.tools, request.sampling, body))
         finally:
             may_go.set()
-        turn = replace(self._endpoint.with_cost(completion.turn), not_taken=not_taken or None)
-        return replace(completion, turn=turn, limits=self._provider.limits(answer.limits))
+        turn = replace(completion.turn, not_taken=not_taken or None)
+        if turn.service_tier is None:
+            turn = replace(turn, **other_tier)
+        return replace(completion, turn=self._endpoint.with_cost(turn), limits=self._provider.limits(answer.limits))
 
     def _book(self, path: str) -> TermsBook:
         if path not in self._books:
             self._books[path] = TermsBook(self._endpoint, path, self._folder)
         return self._books[path]
 
-    async def _read(self, api: Api, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling) -> Completion:
-        read = partial(api.completion, self._endpoint, answer, tools, sampling)
+    async def _read(self, api: Api, answer: HttpAnswer, request: ChatRequest) -> Completion:
+        read = partial(api.completion, answer, request)
         # The most probable tokens of a long answer take some 30 ms.
-        in_thread = sampling.record_top_k is not None
+        in_thread = request.sampling.record_top_k is not None
         return await asyncio.get_running_loop().run_in_executor(self._reader, read) if in_thread else read()
 
     async def _turn(self) -> asyncio.Event:
@@ -103,21 +109,19 @@ class ModelClient:
             await self._may_go.wait()
         return self._may_go
 
-    def _written(
-        self, api: Api, terms: Terms, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> tuple[JsonObject, JsonObject]:
+    def _written(self, api: Api, terms: Terms, request: ChatRequest) -> tuple[JsonObject, JsonObject]:
         """Return the body of a request, and what it holds otherwise than asked."""
         if not terms.sends_answer and self._endpoint.role is not ModelRole.JUDGE:
             terms = replace(terms, sends_answer=True)
         try:
-            sent = terms.fitted(tools, sampling, self._provider.answer_form)
+            sent = terms.fitted(request.tools, request.sampling, self._provider.answer_form)
         except Misfit:
             # To be refused in the seller's own words.
-            sent = tools, sampling
-        addressed = terms.addressed(messages)
-        body = api.request(self._endpoint, addressed, *sent, set(terms.refused_keys))
-        not_taken = terms.apply(body, sampling.extra_body.keys())
-        return body, not_taken if addressed is messages else {**not_taken, "system": terms.system}
+            sent = request.tools, request.sampling
+        addressed = terms.addressed(request.messages)
+        body = api.body(ChatRequest(addressed, *sent, set(terms.refused_keys)))
+        not_taken = terms.apply(body, request.sampling.extra_body.keys())
+        return body, not_taken if addressed is request.messages else {**not_taken, "system": terms.system}
 
     def _learn(self, book: TermsBook, terms: Terms, failure: Failure, asked: Asked) -> None:
         """Change the terms by a refusal; raise RequestFailed where it teaches nothing."""

@@ -69,31 +69,27 @@ class ModelServer:
     def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def send(self, method: str, path: str, body: object) -> HttpAnswer:
+    async def send(self, path: str, body: object) -> HttpAnswer:
         """Return one attempt's answer, on the server's event loop; raise RequestFailed if there is none."""
-        relative = path.removeprefix("/")
-        return await (self._client.get(relative) if method == "GET" else self._client.post(relative, body))
-
-    def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
-        return self._ask("GET", path, None, policy)
+        return await self._client.post(path.removeprefix("/"), body)
 
     def post(
         self,
         path: str,
         body: object,
         policy: RetryPolicy | None = None,
-        is_final: Callable[[Failure], bool] | None = None,
+        is_final: Callable[[Failure], bool] = lambda failure: False,
     ) -> Any:
         """Return the answer of `path` with HTTP 200: the parsed JSON, in which NaN is a number, or else a text.
 
         `path` starts at the server's root; a `policy` of None sends the request once. Failures of which `is_final` is
         true are not tried again. Raise RequestFailed if there is no such answer.
         """
-        return self._ask("POST", path, body, policy, is_final)
+        return self._ask(lambda: self.send(path, body), path, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
         """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""
-        answer = self.get("/v1/models", policy)
+        answer = self._ask(lambda: self._client.get("v1/models"), "/v1/models", policy)
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):
             message = f"no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}"
@@ -126,36 +122,34 @@ class ModelServer:
 
     def _ask(
         self,
-        method: str,
+        attempt: Callable[[], Coroutine[Any, Any, HttpAnswer]],
         path: str,
-        body: object,
         policy: RetryPolicy | None,
-        is_final: Callable[[Failure], bool] | None = None,
+        is_final: Callable[[Failure], bool] = lambda failure: False,
     ) -> Any:
         if policy is None:
-            return self.start(self.send(method, path, body)).result().body()
+            return self.start(attempt()).result().body()
 
         def log(failure: Failure, wait_s: float) -> None:
             if failure.kind is not FailureKind.RATE:
                 logger.warning("%s%s: %s; trying again in %.1f s", self.root, path, failure.message, wait_s)
 
         retried = with_retries(
-            lambda: self.send(method, path, body),
+            attempt,
             policy,
             Effects(self._effects.clock, self._sleep, self._effects.rng),
-            is_final=lambda failure: self._stopped.is_set() or (is_final is not None and is_final(failure)),
+            is_final=lambda failure: self._stopped.is_set() or is_final(failure),
             on_retry=log,
         )
         return self.start(retried).result().body()
 
     async def _sleep(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self._effects.sleep(seconds))
-        stopping = asyncio.create_task(self._stopped.wait())
+        waits = asyncio.ensure_future(self._effects.sleep(seconds)), asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sleeping.cancel()
-            stopping.cancel()
+            for wait in waits:
+                wait.cancel()
 
 
 def read_key(variable: str | None, setting: str) -> str | None:

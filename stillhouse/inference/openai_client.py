@@ -5,8 +5,7 @@ place, before the package sees an answer. Its own transport over aiohttp takes a
 time-out to connect, bounds no whole answer and keeps cookies; its default one refuses to start beside a SOCKS proxy.
 """
 
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, ClassVar, Final
@@ -19,7 +18,7 @@ from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
-from stillhouse.inference.transport import HttpAnswer, answered
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -30,61 +29,48 @@ _LEFT_OUT: Final = ("content-encoding", "content-length", "set-cookie")
 """Headers of the body as it came, and what httpx2 would send back."""
 
 
-class OpenAIClient:
-    """An `HttpTransport` over the `openai` package. Make it inside a running event loop.
-
-    `options` are those of `HttpClient`. Organisation, project and further headers come from the package's variables.
-    """
+class OpenAIClient(HttpClient):
+    """An `HttpClient` over the `openai` package. Its variables name organisation, project and headers."""
 
     package: ClassVar[ModuleType] = openai
     connect: ClassVar[Callable[..., Any]] = openai.AsyncOpenAI
 
-    def __init__(
-        self, endpoint: Endpoint, *, timeout_s: float, clock: Callable[[], float] = time.monotonic, **options: Any
-    ) -> None:
-        self._clock = clock
-        self._token = endpoint.token
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float, **options: Any) -> None:
         # The session has no key of its own, which would be sent wherever a redirect leads.
-        self._http = HttpClient(replace(endpoint, api_key=""), timeout_s=timeout_s, **options)
-        self._http.redact(endpoint.api_key)
+        super().__init__(replace(endpoint, api_key=""), timeout_s=timeout_s, **options)
+        self.redact(endpoint.api_key)
+        self._token = endpoint.token
         self._sdk = self.connect(
             api_key=endpoint.api_key if endpoint.token is None else self._redacted_token,
             base_url=endpoint.base_url,
             timeout=timeout_s,
             max_retries=0,
             http_client=httpx2.AsyncClient(
-                transport=_Session(self._http), headers={"Accept-Encoding": ACCEPT_ENCODING}, trust_env=False
+                transport=_Session(self), headers={"Accept-Encoding": ACCEPT_ENCODING}, trust_env=False
             ),
         )
 
     async def post(self, path: str, body: object) -> HttpAnswer:
-        """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
         sent: Any = {"content": exact_json.dumps(body), "options": {"headers": _JSON}}
-        return await self._ask(self._sdk.post(path, cast_to=httpx2.Response, **sent))
+        return await self._answered(self._sent(self._sdk.post(path, cast_to=httpx2.Response, **sent)))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
-        """Return as `post` does, for a GET."""
-        return await self._ask(self._sdk.get(path, cast_to=httpx2.Response, options={"params": query}))
+        return await self._answered(self._sent(self._sdk.get(path, cast_to=httpx2.Response, options={"params": query})))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
-        """Return as `post` does, for a form with a file; `timeout_s` bounds each wait, not the whole upload."""
         sent: Any = {"files": {"file": (name, content)}, "options": {"headers": _FORM}}
-        return await self._ask(self._sdk.post(path, cast_to=httpx2.Response, body=fields, **sent))
-
-    async def lines(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a file of any length as `HttpClient.lines` does."""
-        # The package hands out an answer whole.
-        headers = {name: value for name, value in self._sdk.default_headers.items() if isinstance(value, str)}
-        headers["Authorization"] = f"Bearer {self._sdk.api_key or await self._redacted_token()}"
-        async for line in self._http.lines(path, headers):
-            yield line
+        return await self._answered(self._sent(self._sdk.post(path, cast_to=httpx2.Response, body=fields, **sent)))
 
     async def aclose(self) -> None:
         await self._sdk.close()
-        await self._http.aclose()
+        await super().aclose()
 
-    async def _ask(self, request: Awaitable[httpx2.Response]) -> HttpAnswer:
-        started = self._clock()
+    async def _signature(self) -> dict[str, Any]:
+        # Of requests for lines, as the package hands out an answer whole.
+        headers = {name: value for name, value in self._sdk.default_headers.items() if isinstance(value, str)}
+        return {"headers": headers | {"Authorization": f"Bearer {self._sdk.api_key or await self._redacted_token()}"}}
+
+    async def _sent(self, request: Awaitable[httpx2.Response]) -> tuple[int, Mapping[str, str], bytes]:
         try:
             response = await request
         except self.package.APIStatusError as error:
@@ -95,13 +81,13 @@ class OpenAIClient:
             # What failed on the way is a RequestFailed already; this is an address that cannot be asked.
             message = f"{error.message} {error.__cause__ or ''}".strip()
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, unreachable=True)) from None
-        return answered(response.status_code, response.headers, response.content, self._clock() - started)
+        return response.status_code, response.headers, response.content
 
     async def _redacted_token(self) -> str:
         """Return a token, whose end is taken out of answers from now on: the pattern of all of it takes seconds."""
         assert self._token is not None
         key = await self._token()
-        self._http.redact(key[-_TOKEN_END:])
+        self.redact(key[-_TOKEN_END:])
         return key
 
 

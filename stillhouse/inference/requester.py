@@ -125,7 +125,7 @@ class Requester:
 
     def count_replayed(self, turn: Turn, max_tokens: int) -> None:
         """Count a completion that an earlier attempt at its rollout paid for."""
-        self._stats.num_replayed += 1
+        self._stats.num_replayed_completions += 1
         self._health.note_replayed()
         spent = spend_of(turn, self._endpoint.price)
         self._budget.count_replayed(spent or self._budget.worst_case(0, max_tokens))

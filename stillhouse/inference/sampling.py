@@ -1,10 +1,11 @@
 """What is sampled: the settings of one completion, before any endpoint's form of them."""
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 ToolChoice = Literal["auto", "none"]
 
@@ -27,8 +28,20 @@ class Sampling:
     """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
     is_sent_once: bool = False
     """No other request holds this prompt: one sample of one turn."""
+    is_shared: bool = False
+    """Other samples of this prompt follow its first answer, and read it from the seller's cache."""
     extra_body: JsonObject = field(default_factory=dict)
     """Further keys of the request, which win over all others."""
+
+
+class ChatRequest(NamedTuple):
+    """What one completion is asked for with."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+    sampling: Sampling
+    refused_keys: Set[str] = frozenset()
+    """Keys of messages that the endpoint does not take."""
 
 
 def sampling_of(
@@ -38,6 +51,7 @@ def sampling_of(
     max_tokens: int,
     tool_choice: ToolChoice = "auto",
     is_sent_once: bool = False,
+    is_shared: bool = False,
 ) -> Sampling:
     """Return how a config samples one completion, with a seed and a limit of its own."""
     return Sampling(
@@ -51,5 +65,6 @@ def sampling_of(
         response_schema=config.response_schema or None,
         reasoning_effort=config.reasoning_effort,
         is_sent_once=is_sent_once,
+        is_shared=is_shared,
         extra_body=config.extra_body,
     )

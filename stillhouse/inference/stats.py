@@ -1,7 +1,7 @@
 """Counts of one collection; answers from the journal apart, as they cost nothing again."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from stillhouse.inference.failures import FailureKind
 from stillhouse.types import JsonObject, Turn
@@ -9,9 +9,9 @@ from stillhouse.types import JsonObject, Turn
 
 @dataclass(slots=True)
 class RolloutStats:
-    """Figures of one collection in this process; `as_facts` gives them as JSON."""
+    """Figures of one collection in this process."""
 
-    num_done: int = 0
+    num_rollouts: int = 0
     """Rollouts handed out, those that failed included."""
     num_failed: int = 0
     num_replayed_rollouts: int = 0
@@ -21,7 +21,7 @@ class RolloutStats:
     num_copies: int = 0
     """Requests sent a second time, as they were overdue by far (`runtime.hedge`)."""
     num_completions: int = 0
-    num_replayed: int = 0
+    num_replayed_completions: int = 0
     """Completions taken from the journal, those of finished trajectories included."""
     num_without_top: int = 0
     """Completions that came without the most probable tokens that were asked for."""
@@ -32,7 +32,7 @@ class RolloutStats:
     completion_tokens: int = 0
     num_tool_calls: int = 0
     num_tool_errors: int = 0
-    num_cut_results: int = 0
+    num_cut_tool_results: int = 0
     """Tool results of which the model read the beginning alone."""
     cost_usd: float | None = 0.0
     """Sum of the costs of completions; None once one is unknown."""
@@ -47,21 +47,4 @@ class RolloutStats:
         self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
 
     def as_facts(self) -> JsonObject:
-        return {
-            "rollouts": self.num_done,
-            "failed": self.num_failed,
-            "replayed_rollouts": self.num_replayed_rollouts,
-            "requests": self.num_requests,
-            "copies": self.num_copies,
-            "completions": self.num_completions,
-            "replayed_completions": self.num_replayed,
-            "rate_limited": self.num_rate_limited,
-            "retries": {kind.value: count for kind, count in sorted(self.retries.items())},
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "tool_calls": self.num_tool_calls,
-            "tool_errors": self.num_tool_errors,
-            "cut_tool_results": self.num_cut_results,
-            "cost_usd": self.cost_usd,
-            "possible_usd": self.possible_usd,
-        }
+        return {name.removeprefix("num_"): value for name, value in asdict(self).items()}

@@ -1,14 +1,17 @@
 """`Transport`: how the bytes of a request reach an endpoint, and those of its answer come back."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from stillhouse.inference.answer_body import value_of
 from stillhouse.inference.endpoint import Endpoint, through_package
 from stillhouse.inference.error_body import classify
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.rate_limit import RateLimits, read_limits
+
+if TYPE_CHECKING:
+    from stillhouse.inference.http_client import HttpClient
 
 
 class HttpAnswer(NamedTuple):
@@ -36,20 +39,7 @@ class Transport(Protocol):
         """Close the connections."""
 
 
-class HttpTransport(Transport, Protocol):
-    """A transport that also reads and sends files, as batches need."""
-
-    async def get(self, path: str, **query: str) -> HttpAnswer:
-        """Return as `post` does, for a GET."""
-
-    async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
-        """Return as `post` does, for a form with a file; its time-out bounds each wait, not the whole upload."""
-
-    def lines(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a file of any length; raise RequestFailed if it cannot be read, or not to its end."""
-
-
-def open_transport(endpoint: Endpoint, **options: Any) -> HttpTransport:
+def open_transport(endpoint: Endpoint, **options: Any) -> "HttpClient":
     """Return the client of this endpoint: the package `anthropic` or `openai` for a hosted one, else the plain one.
 
     Make it inside a running event loop; `options` are those of `HttpClient`.

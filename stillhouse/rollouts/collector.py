@@ -26,7 +26,7 @@ from stillhouse.inference.transport import Transport, open_transport
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.progress.state import NoProgress, RolloutWatcher
 from stillhouse.rollouts.context import RolloutContext, ToolSets
-from stillhouse.rollouts.plan import Plan
+from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.scheduler import Scheduler
 from stillhouse.tools import Toolbox
@@ -115,6 +115,8 @@ class RolloutCollector:
             requester=requester,
             stats=self.stats,
             asleep=self._scheduler.asleep,
+            answered=self._scheduler.note_answer,
+            samples_together=transport is None and isinstance(plan, EverySample) and config.num_samples > 1,
             metadata=metadata,
         )
         self._generator = self._collect()
@@ -146,7 +148,7 @@ class RolloutCollector:
                 with self._budget.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
                         self._room.release()
-                        self.stats.num_done += 1
+                        self.stats.num_rollouts += 1
                         yield trajectory
                 await rollouts
             finally:

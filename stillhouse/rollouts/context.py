@@ -70,6 +70,10 @@ class RolloutContext:
     stats: RolloutStats
     asleep: Callable[[], AbstractContextManager[None]]
     """Entered while a rollout wants no slot: it runs a tool, or waits before a retry."""
+    answered: Callable[[str], None]
+    """Called with a prompt's id after each of its answers."""
+    samples_together: bool
+    """Several samples of each prompt are taken one right after the other, not in a batch."""
     tool_sets: ToolSets
     metadata: Mapping[str, JsonObject]
     """Metadata of the prompts' rows by prompt id, for tools that take it."""

@@ -53,11 +53,11 @@ class Reporter:
         self._watcher.update_rollouts(
             "rollouts",
             RolloutProgress(
-                done=stats.num_done,
+                done=stats.num_rollouts,
                 total=self._total,
                 failed=stats.num_failed,
                 num_replayed=stats.num_replayed_rollouts,
-                rows_per_s=self._rows.per_second(stats.num_done - stats.num_replayed_rollouts, now),
+                rows_per_s=self._rows.per_second(stats.num_rollouts - stats.num_replayed_rollouts, now),
                 num_tokens=stats.completion_tokens,
                 tokens_per_s=self._tokens.per_second(stats.completion_tokens, now),
                 in_flight=limits.in_flight,

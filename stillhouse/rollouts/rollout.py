@@ -10,16 +10,18 @@ from typing import Final
 
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import End, TurnState, first_messages
+from stillhouse.chat.content import text_of
 from stillhouse.errors import StillhouseError
+from stillhouse.inference.apis.caching import is_read_again
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.journalled_client import Place
-from stillhouse.inference.keys import call_digest, request_seed
+from stillhouse.inference.keys import request_seed
 from stillhouse.inference.rate_limit import RequestSize
-from stillhouse.inference.sampling import Sampling, ToolChoice, sampling_of
+from stillhouse.inference.sampling import ChatRequest, Sampling, ToolChoice, sampling_of
 from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
-from stillhouse.store import exact_json
+from stillhouse.store import digest, exact_json
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
 from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
@@ -35,8 +37,9 @@ class Rollout:
     """One sample of one prompt, with the tools that it is offered."""
 
     def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, context: RolloutContext) -> None:
+        self.prompt_id = prompt.id
+        self.sample_index = sample_index
         self._prompt = prompt
-        self._sample_index = sample_index
         self._toolbox = toolbox
         self._context = context
         self._prepared = context.tool_sets.prepare(toolbox)
@@ -45,6 +48,9 @@ class Rollout:
         self._conversation = Conversation(first_messages(prompt, context.config.system_prompt))
         self._deadline = asyncio.Timeout(None)
         self.key = self._prepared.key_form.key(prompt.id, sample_index, self._metadata)
+        own = sum(len(text_of(message)) for message in prompt.messages)
+        self.reads_cache = context.samples_together and is_read_again(context.endpoint, own)
+        """Whether other samples of the prompt read it from the seller's cache."""
         self._num_paying = 0
         self._has_ended = False
         self.halted = False
@@ -80,7 +86,7 @@ class Rollout:
 
     async def _converse(self) -> End:
         """Run the agent with tools of its own, close what they opened, and return how it ended or why it failed."""
-        tool_context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
+        tool_context = ToolContext(self.key, self._prompt.id, self.sample_index, self._metadata or {})
         state = TurnState(self._context.config.max_turns, offers_tools=bool(self._prepared.schemas))
         ending: End | None = None
         try:
@@ -146,9 +152,10 @@ class Rollout:
                 max_tokens, place = allowed, Place(self.key, turn, digest.of_request(allowed))
                 completion = context.client.stored(place)
         if completion is None:
-            request = self._conversation.messages, self._prepared.schemas, self._sampling(turn, max_tokens, tool_choice)
+            sampling = self._sampling(turn, max_tokens, tool_choice)
+            request = ChatRequest(self._conversation.messages, self._prepared.schemas, sampling)
             completion = await context.requester.ask(
-                partial(context.client.complete, place, *request, attempt=self._paying),
+                partial(context.client.complete, place, request, attempt=self._paying),
                 size=RequestSize(self._num_characters, max_tokens),
                 continuing=turn > 0,
                 asleep=context.asleep,
@@ -156,6 +163,7 @@ class Rollout:
             )
         else:
             context.requester.count_replayed(completion.turn, context.config.max_tokens)
+        context.answered(self.prompt_id)
         self._caps.count(completion.turn, self._num_characters, max_tokens)
         return replace(completion, message=context.read(completion.message))
 
@@ -180,6 +188,7 @@ class Rollout:
             seed=request_seed(config.seed, self.key, turn),
             max_tokens=max_tokens,
             tool_choice=tool_choice,
+            is_shared=self.reads_cache,
             is_sent_once=config.num_samples == 1 and not self._prepared.schemas and not config.response_schema,
         )
 
@@ -189,8 +198,8 @@ class Rollout:
 
     async def _call_tool(self, turn: int, call_index: int, name: str, arguments: str) -> ToolResult:
         context = self._context
-        digest = call_digest(name, arguments)
-        stored = context.journal.tool_result(self.key, turn, call_index, digest)
+        asked = digest([name, arguments])
+        stored = context.journal.tool_result(self.key, turn, call_index, asked)
         if stored is not None:
             return ToolResult(**exact_json.loads(stored))
         self._check_halted()
@@ -198,9 +207,9 @@ class Rollout:
             result = await self._tools.call(name, arguments)
         context.stats.num_tool_calls += 1
         context.stats.num_tool_errors += result.error_kind is not None
-        context.stats.num_cut_results += result.is_cut
+        context.stats.num_cut_tool_results += result.is_cut
         body = exact_json.dumps(result)
-        stored = await context.journal.put_tool_result(self.key, turn, call_index, digest, body)
+        stored = await context.journal.put_tool_result(self.key, turn, call_index, asked, body)
         return result if stored == body else ToolResult(**exact_json.loads(stored))
 
     def _check_halted(self) -> None:
@@ -211,7 +220,7 @@ class Rollout:
         return Trajectory(
             rollout_key=self.key,
             prompt_id=self._prompt.id,
-            sample_index=self._sample_index,
+            sample_index=self.sample_index,
             messages=self._conversation.messages,
             tools=self._prepared.schemas,
             turns=self._conversation.turns,

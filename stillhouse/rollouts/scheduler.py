@@ -2,6 +2,7 @@
 
 event                                        reaction
 the concurrency window has room              start the plan's next rollout; there are no barriers between prompts
+a long prompt is to be sampled several times  its first sample goes ahead, the others follow its first answer
 a prompt names a tool that is not configured that rollout fails before it starts
 another process holds a rollout              try again once the plan has no more
 an error that concerns every rollout         start no more, cancel those that wait, let answers in flight come in
@@ -9,6 +10,7 @@ an error that concerns every rollout         start no more, cancel those that wa
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -40,6 +42,10 @@ class Scheduler:
         self._finish = finish
         self._running: dict[asyncio.Task[None], Rollout] = {}
         self._claimed_elsewhere: list[Rollout] = []
+        self._held: dict[str, list[Rollout]] = {}
+        """By prompt, the rollouts that wait for its first answer."""
+        self._due: deque[Rollout] = deque()
+        """Rollouts that have waited for it."""
         self._num_asleep = 0
         self._changed = asyncio.Event()
         self.error: Exception | None = None
@@ -54,10 +60,11 @@ class Scheduler:
         self._context = context
         try:
             while self.error is None:
-                planned = self._plan.next()
-                if planned is not None:
+                if self._due:
+                    await self._start_when_room(self._due.popleft())
+                elif (planned := self._plan.next()) is not None:
                     rollout = await self._offered(*planned)
-                    if rollout is not None:
+                    if rollout is not None and not self._is_held(rollout):
                         await self._start_when_room(rollout)
                 elif self._running:
                     await self._next_change()
@@ -74,6 +81,12 @@ class Scheduler:
     def wake(self) -> None:
         """Make the scheduler check again whether there is room."""
         self._changed.set()
+
+    def note_answer(self, prompt_id: str) -> None:
+        """Let the other samples of an answered prompt follow, which read it from the seller's cache."""
+        if followers := self._held.pop(prompt_id, None):
+            self._due.extend(followers)
+            self._changed.set()
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
@@ -93,6 +106,15 @@ class Scheduler:
             record: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
             await self._finish(Rollout(prompt, sample_index, Toolbox([]), self._context).failed(record))
             return None
+
+    def _is_held(self, rollout: Rollout) -> bool:
+        """Return whether a rollout has to wait for the first answer to its prompt."""
+        if rollout.reads_cache and rollout.sample_index == 0:
+            self._held[rollout.prompt_id] = []
+        elif rollout.prompt_id in self._held:
+            self._held[rollout.prompt_id].append(rollout)
+            return True
+        return False
 
     async def _start_when_room(self, rollout: Rollout) -> None:
         """Start a rollout once there is room, unless the collection has stopped by then."""
@@ -151,6 +173,9 @@ class Scheduler:
         # `Rollout.run` turns what concerns one rollout into a row; what it raises concerns all.
         except Exception as error:
             self._halt(error)
+        finally:
+            # Also of a first sample that failed, or that another process is at.
+            self.note_answer(rollout.prompt_id)
 
     def _halt(self, error: Exception) -> None:
         """Cancel rollouts that lose nothing and let answers in flight come in."""

@@ -17,7 +17,7 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.openai_client import OpenAIClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.tools.mcp_servers.tools import McpTools
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
@@ -82,14 +82,14 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
     async def chat(url: str, key: str, *, opened: Any = HttpClient, **limits: Any) -> Any:
         endpoint = Endpoint(url, "m", "m", key)
         async with aclosing(ModelClient(endpoint, opened(endpoint, timeout_s=20, **limits))) as client:
-            return await client.complete(QUESTION, [], SAMPLING)
+            return await client.complete(ChatRequest(QUESTION, [], SAMPLING))
 
     async def batch(url: str, key: str, kind: Any = "auto") -> Any:
         pace = BatchPace(gather_s=0.01, poll_s=0.01)
         endpoint = Endpoint(url, "m", "m", key, client=kind)
         async with aclosing(ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=pace))) as client:
             # What never says that the batch has ended is asked for as long as a batch may take.
-            return await asyncio.wait_for(client.complete(QUESTION, [], SAMPLING), 2)
+            return await asyncio.wait_for(client.complete(ChatRequest(QUESTION, [], SAMPLING)), 2)
 
     def score(url: str, key: str, **limits: Any) -> Any:
         with closing(ModelServer(url, key, 20, **limits)) as server:

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
@@ -14,14 +13,12 @@ from stillhouse.inference.apis.responses import Responses
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure
 from stillhouse.inference.providers.openai import needs_responses
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest
 from stillhouse.sellers import AZURE, OPENAI
-from stillhouse.types import ToolSchema
 
 __all__ = ["Api", "ApiChoice", "require_client"]
 
 _LOG = logging.getLogger(__name__)
-_APIS: Final[dict[str, Api]] = {api.name: api for api in (ChatCompletions(), Responses(), Messages())}
 _NAMES_RESPONSES: Final = re.compile(r"only supported in v1/responses|use /?v1/responses", re.IGNORECASE)
 
 
@@ -30,25 +27,27 @@ class ApiChoice:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._learnt: str | None = None
+        self._apis: dict[str, Api] = {api.name: api(endpoint) for api in (ChatCompletions, Responses, Messages)}
+        self._learnt = "chat"
 
-    def of(self, tools: Sequence[ToolSchema], sampling: Sampling) -> Api:
+    def of(self, request: ChatRequest) -> Api:
         """Return the form of a request. It is the same for all turns of a rollout."""
         endpoint = self._endpoint
         if endpoint.api != "auto":
-            return _APIS[endpoint.api]
+            return self._apis[endpoint.api]
         if endpoint.speaks_messages:
-            return _APIS["messages"]
+            return self._apis["messages"]
         is_openai = OPENAI.is_at(endpoint.base_url) or AZURE.is_at(endpoint.base_url)
-        if is_openai and needs_responses(endpoint.model, has_tools=bool(tools), effort=sampling.reasoning_effort):
-            return _APIS["responses"]
-        return _APIS[self._learnt or "chat"]
+        effort = request.sampling.reasoning_effort
+        if is_openai and needs_responses(endpoint.model, has_tools=bool(request.tools), effort=effort):
+            return self._apis["responses"]
+        return self._apis[self._learnt]
 
     def learn(self, asked: Api, failure: Failure) -> bool:
         """Return whether a refused request is to be made again, as the refusal names the form to make it in."""
         if self._endpoint.api != "auto" or asked.name != "chat" or not _NAMES_RESPONSES.search(failure.message):
             return False
-        if self._learnt is None:
+        if self._learnt == "chat":
             self._learnt = "responses"
             _LOG.warning("model %s is asked through the Responses API: %s", self._endpoint.model, failure.message)
         return True

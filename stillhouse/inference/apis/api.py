@@ -1,64 +1,45 @@
 """`Api`: a wire form, which writes requests and reads answers and knows no connection."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
 from typing import Any, ClassVar, Literal
 
 from stillhouse.chat.content import text_of
+from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.apis.chat_answer import read_completion
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest
 from stillhouse.inference.transport import HttpAnswer
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.types import JsonObject, Message
 
 
 class Api(ABC):
-    """One way to ask for a completion over HTTP."""
+    """One way to ask an endpoint for a completion over HTTP."""
 
     name: ClassVar[Literal["chat", "responses", "messages"]]
     path: ClassVar[str]
     """Below the endpoint's `base_url`."""
 
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
     @abstractmethod
-    def request(
-        self,
-        endpoint: Endpoint,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        refused: Set[str] = frozenset(),
-    ) -> JsonObject:
+    def body(self, request: ChatRequest) -> JsonObject:
         """Return the body that asks for one completion, without keys that are not needed.
 
-        `refused` are keys of messages that the endpoint does not take. `sampling.extra_body` has the last word. Raise
-        ConfigError if a setting cannot be asked for in this form, RequestFailed if a message cannot.
+        `sampling.extra_body` has the last word. Raise ConfigError if a setting cannot be asked for in this form,
+        RequestFailed if a message cannot.
         """
 
-    def tier_keys(self, tier: str | None) -> JsonObject:
-        """Return the keys that ask for a service tier; raise ConfigError if the seller has none of that name."""
-        return {} if tier is None else {"service_tier": tier}
-
-    def as_chat(self, body: JsonObject) -> JsonObject:
+    @staticmethod
+    def as_chat(body: JsonObject) -> JsonObject:
         """Return the body of an answer in the form of chat completions; raise RequestFailed if it tells a failure."""
         return body
 
-    def completion(
-        self, endpoint: Endpoint, answer: HttpAnswer, tools: Sequence[ToolSchema], sampling: Sampling
-    ) -> Completion:
+    def completion(self, answer: HttpAnswer, request: ChatRequest) -> Completion:
         """Return the completion in an answer with HTTP 200; raise RequestFailed if there is none in it."""
-        return read_completion(
-            answer.content,
-            answer.headers,
-            latency_s=answer.latency_s,
-            model=endpoint.model,
-            record_tokens=sampling.record_tokens,
-            record_top_k=sampling.record_top_k,
-            tools=tools,
-            max_tokens=sampling.max_tokens,
-            as_chat=self.as_chat,
-        )
+        return read_completion(self.as_chat(parse_body(answer.content)), answer, request, self.endpoint.model)
 
     def text(self, message: Message) -> str:
         """Return the text of a message; raise RequestFailed if a part of it is something else, such as an image."""
@@ -74,6 +55,11 @@ class Api(ABC):
                 )
                 raise RequestFailed(Failure(FailureKind.PERMANENT, problem))
         return text_of(message)
+
+
+def given(**keys: Any) -> JsonObject:
+    """Return the keys that have a value, so that all others are left to the endpoint."""
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def with_extra(body: JsonObject, extra_body: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What of a prompt OpenAI keeps in its cache, where it charges for that.
+"""What of a prompt its seller keeps in a cache; of OpenAI, where it charges for that.
 
 From gpt-5.6 on what is written to the cache costs a quarter more than a plain token, and by default all of a prompt is
 written (https://platform.openai.com/docs/guides/prompt-caching). A prompt that is sent once is not worth it beyond the
@@ -12,14 +12,24 @@ from typing import Any, Final
 from stillhouse.chat.content import text_of
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.sampling import Sampling
-from stillhouse.sellers import OPENAI
+from stillhouse.sellers import AZURE, DEEPSEEK, OPENAI
 from stillhouse.types import JsonObject
 
 _CHARACTERS: Final = 3 * 1024
 """Fewer hold no 1,024 tokens, below which nothing is cached."""
+MARKED_CHARACTERS: Final = 2048
+"""Fewer are not worth a mark at Anthropic: of no model less than 512 tokens are cached."""
 _WRITES_ARE_CHARGED: Final = (5, 6)
 """First version of gpt."""
 _EXPLICIT: Final = {"mode": "explicit"}
+
+
+def is_read_again(endpoint: Endpoint, num_characters: int) -> bool:
+    """Return whether a prompt of so many characters is read from the seller's cache once it was answered."""
+    if endpoint.speaks_messages:
+        return num_characters >= MARKED_CHARACTERS
+    is_kept = any(seller.is_at(endpoint.base_url) for seller in (OPENAI, AZURE, DEEPSEEK))
+    return is_kept and num_characters >= _CHARACTERS
 
 
 def planned_cache(

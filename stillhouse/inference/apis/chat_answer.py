@@ -1,16 +1,17 @@
 """The completion in an answer to OpenAI's chat completions API."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from stillhouse.chat.assistant_message import assistant_message
-from stillhouse.inference.answer_body import parse_body
 from stillhouse.inference.completion import Completion
 from stillhouse.inference.error_body import classify, error_of
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.finish_reasons import UNSTATED, stop_of
+from stillhouse.inference.sampling import ChatRequest
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.inference.usage import read_cost, read_tier, read_usage
 from stillhouse.types import JsonObject, Message, StopReason, TokenUsage, ToolSchema, Turn
 
@@ -18,55 +19,43 @@ _LOG = logging.getLogger(__name__)
 _SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal", "sent_back")
 
 
-def read_completion(
-    content: bytes,
-    headers: Mapping[str, str],
-    *,
-    latency_s: float,
-    model: str,
-    record_tokens: bool,
-    record_top_k: int | None = None,
-    tools: Sequence[ToolSchema] = (),
-    max_tokens: int | None = None,
-    as_chat: Callable[[JsonObject], JsonObject] = lambda body: body,
-) -> Completion:
-    """Return the completion in the body of an answer with HTTP 200, which `as_chat` puts into the form of this API.
+def read_completion(body: JsonObject, answer: HttpAnswer, request: ChatRequest, model: str) -> Completion:
+    """Return the completion in the body of an answer with HTTP 200.
 
     An empty message counts as an answer unless its usage contradicts it: a model may end its turn at once, and with a
     seed it would do so again. If tokens were sampled and none are there, the answer was lost on the way.
 
-    `headers` are looked up by names in lower case; `model` is used where the body does not name one. `tools` are those
-    that were offered; `max_tokens` tells whether a completion without a finish reason was cut. Raise RequestFailed if
-    the body is cut, carries an error, has no message in it, or one that its endpoint broke off.
+    `model` is used where the body does not name one. Raise RequestFailed if the body carries an error, has no message
+    in it, or one that its endpoint broke off.
     """
-    body = as_chat(parse_body(content))
-    choice = _first_choice(body, headers)
-    message = _message(choice, tools)
+    sampling = request.sampling
+    choice = _first_choice(body, answer.headers)
+    message = _message(choice, request.tools)
     usage = read_usage(body.get("usage"))
-    finish_reason = str(choice.get("finish_reason") or _unstated(message, usage, max_tokens))
+    finish_reason = str(choice.get("finish_reason") or _unstated(message, usage, sampling.max_tokens))
     stop = stop_of(finish_reason)
     if stop in (StopReason.ERROR, StopReason.MALFORMED):
         kind = FailureKind.MALFORMED if stop is StopReason.MALFORMED else FailureKind.TRANSIENT
         raise RequestFailed(
             Failure(kind, f"the endpoint ended the completion with finish_reason {finish_reason!r}", 200)
         )
-    prompt_ids, completion_ids, logprobs = _tokens(body, choice) if record_tokens else (None, None, None)
+    prompt_ids, completion_ids, logprobs = _tokens(body, choice) if sampling.record_tokens else (None, None, None)
     is_empty = not any(message.get(key) for key in _SAID) and completion_ids is None
     if is_empty and stop is StopReason.ANSWERED and _is_lost(usage):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
     turn = Turn(
         finish_reason=finish_reason,
         usage=usage,
-        latency_s=latency_s,
+        latency_s=answer.latency_s,
         model=_text(body.get("model")) or model,
         provider=_text(body.get("provider")),
-        request_id=headers.get("x-request-id") or _text(body.get("id")),
+        request_id=answer.headers.get("x-request-id") or _text(body.get("id")),
         cost_usd=read_cost(body.get("usage")),
         service_tier=read_tier(body),
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampling_logprobs=logprobs,
-        top_logprobs=None if record_top_k is None else _top_logprobs(choice, record_top_k),
+        top_logprobs=None if sampling.record_top_k is None else _top_logprobs(choice, sampling.record_top_k),
     )
     return Completion(message, turn)
 
@@ -85,9 +74,9 @@ def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
     return choice
 
 
-def _unstated(message: Message, usage: TokenUsage, max_tokens: int | None) -> str:
+def _unstated(message: Message, usage: TokenUsage, max_tokens: int) -> str:
     """Return the finish reason of a completion whose endpoint gives none, as some local servers do of whole ones."""
-    if max_tokens is not None and usage.get("completion_tokens", 0) >= max_tokens:
+    if usage.get("completion_tokens", 0) >= max_tokens:
         return "length"
     return "tool_calls" if message.get("tool_calls") else UNSTATED
 

@@ -5,21 +5,19 @@ a letter of it is refused (`sent_back.blocks`).
 """
 
 import json
-from collections.abc import Sequence, Set
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final
 
 from stillhouse.chat.content import calls_of, tool_error_of
 from stillhouse.errors import ConfigError
-from stillhouse.inference.apis.api import Api, with_extra
+from stillhouse.inference.apis.api import Api, given, with_extra
+from stillhouse.inference.apis.caching import MARKED_CHARACTERS
 from stillhouse.inference.apis.messages_answer import as_chat
-from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.store import exact_json
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.types import JsonObject, Message
 
 _MARK: Final = {"cache_control": {"type": "ephemeral"}}
-_CACHED_CHARACTERS: Final = 2048
-"""Least length of what all rollouts share that is worth a mark: of no model less than 512 tokens are cached."""
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _TIERS: Final = {"auto": "auto", "default": "standard_only"}
 _NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
@@ -29,49 +27,41 @@ _NO_EFFORT: Final = "rollouts.reasoning_effort {!r}: Anthropic knows none, {}. S
 class Messages(Api):
     """An `Api`: https://platform.claude.com/docs/en/api/messages. It knows no seed, and is sent none."""
 
-    name: ClassVar[Literal["messages"]] = "messages"
-    path: ClassVar[str] = "messages"
+    name = "messages"
+    path = "messages"
+    as_chat = staticmethod(as_chat)
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        refused: Set[str] = frozenset(),
-    ) -> JsonObject:
+    def body(self, request: ChatRequest) -> JsonObject:
+        messages, tools, sampling, _ = request
         if sampling.record_top_k is not None:
             raise ConfigError(_NO_TOP_K)
         num_first = next((index for index, one in enumerate(messages) if one["role"] != "system"), len(messages))
         body: JsonObject = {
-            "model": endpoint.model,
+            "model": self.endpoint.model,
             "max_tokens": sampling.max_tokens,
             "messages": self._turns(messages[num_first:]),
-            **self.tier_keys(endpoint.service_tier),
+            **given(temperature=sampling.temperature, top_p=sampling.top_p, service_tier=self._tier()),
         }
-        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        body |= {key: value for key, value in sampled.items() if value is not None}
         if system := [_text_block(text) for one in messages[:num_first] if (text := self.text(one)).strip()]:
             body["system"] = system
         if tools:
             body["tools"] = [_tool(tool["function"]) for tool in tools]
-            # The next turn sends all of this one again.
-            body |= _MARK
             if sampling.tool_choice != "auto":
                 body["tool_choice"] = {"type": sampling.tool_choice}
+        if tools or sampling.is_shared:
+            # The next turn, or the next sample, sends all of this one again.
+            body |= _MARK
         # Tools stand before the system's blocks, so that one mark is for both.
         shared = body.get("system") or body.get("tools")
-        if shared and len(exact_json.dumps([system, tools])) >= _CACHED_CHARACTERS:
+        if shared and len(exact_json.dumps([system, tools])) >= MARKED_CHARACTERS:
             shared[-1] |= _MARK
         return with_extra(body | _thinking(sampling), sampling.extra_body)
 
-    def tier_keys(self, tier: str | None) -> JsonObject:
+    def _tier(self) -> str | None:
+        tier = self.endpoint.service_tier
         if tier is not None and tier not in _TIERS:
             raise ConfigError(f"teacher.service_tier {tier!r}: Anthropic has {' and '.join(_TIERS)}. Set one of these")
-        return super().tier_keys(tier and _TIERS[tier])
-
-    def as_chat(self, body: JsonObject) -> JsonObject:
-        return as_chat(body)
+        return tier and _TIERS[tier]
 
     def _turns(self, messages: Sequence[Message]) -> list[JsonObject]:
         """Return the conversation: results of tools, and what the user says after them, in one message."""

@@ -5,16 +5,15 @@ which no other message of ours holds (`sent_back.output`).
 """
 
 import re
-from collections.abc import Iterator, Sequence, Set
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from stillhouse.chat.content import calls_of
-from stillhouse.inference.apis.api import Api, with_extra
+from stillhouse.inference.apis.api import Api, given, with_extra
 from stillhouse.inference.apis.caching import planned_cache
 from stillhouse.inference.apis.responses_answer import as_chat
-from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.sampling import Sampling
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.inference.sampling import ChatRequest
+from stillhouse.types import JsonObject, Message
 
 _LOGPROBS: Final = "message.output_text.logprobs"
 _REASONING: Final = "reasoning.encrypted_content"
@@ -25,22 +24,21 @@ _NO_REASONING: Final = re.compile(r"gpt-[34]|chatgpt|gpt-.*-chat")
 class Responses(Api):
     """An `Api`: https://platform.openai.com/docs/api-reference/responses/create. It knows no seed, and is sent none."""
 
-    name: ClassVar[Literal["responses"]] = "responses"
-    path: ClassVar[str] = "responses"
+    name = "responses"
+    path = "responses"
+    as_chat = staticmethod(as_chat)
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        refused: Set[str] = frozenset(),
-    ) -> JsonObject:
-        items, cache = planned_cache(endpoint, list(self._items(messages)), sampling, "input_text")
+    def body(self, request: ChatRequest) -> JsonObject:
+        endpoint, tools, sampling = self.endpoint, request.tools, request.sampling
+        items, cache = planned_cache(endpoint, list(self._items(request.messages)), sampling, "input_text")
         body: JsonObject = {"model": endpoint.model, "input": items, "store": False, **cache}
-        body |= {"max_output_tokens": sampling.max_tokens, **self.tier_keys(endpoint.service_tier)}
-        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_logprobs": sampling.record_top_k}
-        body |= {key: value for key, value in sampled.items() if value is not None}
+        body |= given(
+            max_output_tokens=sampling.max_tokens,
+            service_tier=endpoint.service_tier,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_logprobs=sampling.record_top_k,
+        )
         included = [] if _NO_REASONING.match(endpoint.model) else [_REASONING]
         if sampling.record_tokens or sampling.record_top_k is not None:
             included.append(_LOGPROBS)
@@ -57,9 +55,6 @@ class Responses(Api):
             described = {"name": "answer", "strict": True, "schema": sampling.response_schema}
             body["text"] = {"format": {"type": "json_schema", **described}}
         return with_extra(body, sampling.extra_body)
-
-    def as_chat(self, body: JsonObject) -> JsonObject:
-        return as_chat(body)
 
     def _items(self, messages: Sequence[Message]) -> Iterator[JsonObject]:
         # A call may have got an id of this project's own since.

@@ -33,7 +33,11 @@ def as_chat(body: JsonObject) -> JsonObject:
         "reasoning_content": "\n\n".join(filter(None, map(_thoughts, items))) or None,
         "refusal": _texts(parts, "refusal") or None,
         "tool_calls": [
-            {"id": item.get("call_id"), "type": "function", "function": _picked(item, "name", "arguments")}
+            {
+                "id": item.get("call_id"),
+                "type": "function",
+                "function": {key: item[key] for key in ("name", "arguments") if key in item},
+            }
             for item in calls
         ],
     }
@@ -79,7 +83,3 @@ def _thoughts(item: JsonObject) -> str:
 def _texts(parts: Any, key: str, between: str = "") -> str:
     found = (part.get(key) for part in parts or () if isinstance(part, dict))
     return between.join(text for text in found if isinstance(text, str))
-
-
-def _picked(item: JsonObject, *keys: str) -> JsonObject:
-    return {key: item[key] for key in keys if key in item}

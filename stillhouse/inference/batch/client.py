@@ -23,8 +23,8 @@ import orjson
 from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.batch.message_batches import MessageBatches
-from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
-from stillhouse.inference.batch.wire import BatchEndpoint
+from stillhouse.inference.batch.open_batches import BatchNotes, BatchRequest, OpenBatch
+from stillhouse.inference.batch.wire import BatchEndpoint, BatchNote
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
@@ -66,7 +66,8 @@ class BatchClient:
         self._timer: asyncio.TimerHandle | None = None
         self._open: list[OpenBatch] = []
         self._unclaimed: defaultdict[str, list[tuple[OpenBatch, str]]] = defaultdict(list)
-        self._attaching: asyncio.Task[None] | None = None
+        self._attaching = asyncio.Lock()
+        self._is_attached = False
         self._submitting: set[asyncio.Task[None]] = set()
 
     async def post(self, path: str, body: object) -> HttpAnswer:
@@ -76,7 +77,9 @@ class BatchClient:
         written; it is then not sent.
         """
         started = time.monotonic()
-        await self._attached()
+        async with self._attaching:
+            if not self._is_attached:
+                await self._attach()
         content = exact_json.dumps(body, option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(content).hexdigest()[:40]
         request = BatchRequest(digest, content, asyncio.get_running_loop().create_future())
@@ -97,8 +100,7 @@ class BatchClient:
         """
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [batch.watch for batch in self._open if batch.watch is not None]
-        tasks += [task for task in (self._attaching, *self._submitting) if task is not None]
+        tasks = [*self._submitting, *(batch.watch for batch in self._open if batch.watch is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -107,20 +109,15 @@ class BatchClient:
             if batch.answered:
                 self._notes.strike(batch.note, batch.answered)
 
-    async def _attached(self) -> None:
-        """Wait until the batches of earlier runs are known."""
-        task = self._attaching
-        if task is None or (task.done() and task.exception() is not None):
-            task = self._attaching = asyncio.create_task(self._attach())
-        # A caller that is cancelled must not cancel the others.
-        await asyncio.shield(task)
-
     async def _attach(self) -> None:
+        """Find the batches of earlier runs."""
         notes = list(self._notes.open())
         lost = {note.tag: note for note in notes if note.batch_id is None}
         if lost:
             ids = await self._wire.find(list(lost.values()), {note.batch_id for note in notes if note.batch_id})
             notes = [self._notes.with_id(note, ids[note.tag]) if note.tag in ids else note for note in notes]
+        # Nothing is waited for from here on, so that a caller that is cancelled leaves nothing half done.
+        self._is_attached = True
         for note in notes:
             if note.batch_id is None:
                 # It was never created, or another process is about to create it; the note expires.

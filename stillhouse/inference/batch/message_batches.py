@@ -7,19 +7,16 @@ so it is waited for.
 from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import Any, Final
 
 import orjson
 
-from stillhouse.inference.batch.wire import Batch, BatchEndpoint
+from stillhouse.inference.batch.wire import AGAIN, Batch, BatchEndpoint, BatchNote
 from stillhouse.inference.error_body import classify
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject
-
-if TYPE_CHECKING:
-    from stillhouse.inference.batch.open_batches import BatchNote
 
 _ERRORS: Final = "invalid_request authentication billing permission not_found rate_limit timeout overloaded"
 _STATUS: Final = dict(zip(_ERRORS.split(), (400, 401, 402, 403, 404, 429, 504, 529), strict=True))
@@ -31,19 +28,15 @@ _CLOCKS_S: Final = 600.0
 class MessageBatches(BatchEndpoint):
     """Batches at Anthropic."""
 
-    batches: ClassVar[str] = "messages/batches"
-    next_page: ClassVar[str] = "after_id"
+    batches = "messages/batches"
+    next_page = "after_id"
+    results = "messages/batches/{}/results"
 
-    def read(self, body: object) -> Batch:
-        try:
-            batch: JsonObject = body if isinstance(body, dict) else {}
-            created = datetime.fromisoformat(batch["created_at"]).timestamp()
-            status = "completed" if batch["processing_status"] == "ended" else str(batch["processing_status"])
-            num_requests = sum(batch["request_counts"].values())
-            return Batch(str(batch["id"]), status, created, None, (str(batch["id"]),), (), num_requests)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            message = f"the answer is no batch: {str(body)[:200]}"
-            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
+    def parsed(self, body: Any) -> Batch:
+        created = datetime.fromisoformat(body["created_at"]).timestamp()
+        status = "completed" if body["processing_status"] == "ended" else str(body["processing_status"])
+        num_requests = sum(body["request_counts"].values())
+        return Batch(str(body["id"]), status, created, None, (str(body["id"]),), (), num_requests)
 
     def answer(self, row: JsonObject, *, latency_s: float) -> HttpAnswer:
         result: JsonObject = row["result"] if isinstance(row.get("result"), dict) else {}
@@ -56,14 +49,10 @@ class MessageBatches(BatchEndpoint):
                 classify(_STATUS.get(str(error.get("type")).removesuffix("_error"), 500), {}, told, datetime.now(UTC))
             )
         if kind == "canceled":
-            message = "the batch was cancelled at the endpoint. Run the same command again to request the rest again"
-            raise RequestFailed(Failure(FailureKind.PERMANENT, message))
+            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the batch was cancelled at the endpoint. {AGAIN}"))
         raise RequestFailed(
             Failure(FailureKind.TRANSIENT, f"the batch ended without an answer to this request: {kind}")
         )
-
-    def file(self, file_id: str) -> str:
-        return f"{self.batches}/{file_id}/results"
 
     async def make(self, tag: str, path: str, bodies: Mapping[str, bytes]) -> JsonObject:
         return {
@@ -72,7 +61,7 @@ class MessageBatches(BatchEndpoint):
             ]
         }
 
-    async def is_of(self, batch: Batch, note: "BatchNote") -> bool:
+    async def is_of(self, batch: Batch, note: BatchNote) -> bool:
         if batch.num_requests != len(note.custom_ids) or batch.created < note.created - _CLOCKS_S:
             return False
         await self.ended(batch.id)

@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-from stillhouse.inference.batch.wire import BatchEndpoint, end_failure
+from stillhouse.inference.batch.wire import BatchEndpoint, BatchNote
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.store.atomic import write_atomic
 from stillhouse.types import JsonObject
@@ -25,20 +25,6 @@ _LOG = logging.getLogger(__name__)
 _KEPT_S: Final = 30 * 86_400.0
 """OpenAI deletes a batch's files 30 days after it ended (https://platform.openai.com/docs/guides/batch), Anthropic its
 results 29 days after."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchNote:
-    tag: str
-    """In the batch's metadata, and the name of the note's file."""
-    base_url: str
-    model: str
-    created: float
-    """Seconds since 1970."""
-    batch_id: str | None
-    """None until the batch is created."""
-    custom_ids: tuple[str, ...]
-    """Of the requests that are not known to be answered."""
 
 
 class BatchNotes:
@@ -130,7 +116,7 @@ class OpenBatch:
                 for file_id in ended.file_ids:
                     async for row in self.wire.lines(file_id):
                         self._answer(str(row.get("custom_id")), row)
-                missing = RequestFailed(end_failure(ended))
+                missing = RequestFailed(ended.end_failure())
                 for custom_id in before:
                     self._answer(custom_id, missing)
         # Whatever it is, the waiting requests must get it.

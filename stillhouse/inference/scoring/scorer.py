@@ -102,7 +102,7 @@ class Scorer:
         keys = [self.ledger.key(sequence) for sequence in sequences]
         known = self.ledger.find(keys)
         missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
-        self.stats.num_replayed += len(known)
+        self.stats.num_replayed_completions += len(known)
         tasks = [asyncio.create_task(self._score(batch)) for batch in self._batches(missing.values())]
         self._waiting.update(tasks)
         for task in tasks:
@@ -191,7 +191,7 @@ class Scorer:
 
     async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> _Answer:
         request = self._api.body(sequences, temperature, spelt=spelt)
-        answer = await self._server.send("POST", self._api.path, request)
+        answer = await self._server.send(self._api.path, request)
         body = answer.body()
         if isinstance(body, str):
             message = f"HTTP 200, but its body is no JSON: {body[:_SHOWN_CHARACTERS] or 'nothing'}"

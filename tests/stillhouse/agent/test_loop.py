@@ -10,7 +10,8 @@ from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState, next_acti
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.apis.chat_answer import read_completion
 from stillhouse.inference.completion import Completion
-from stillhouse.inference.sampling import ToolChoice
+from stillhouse.inference.sampling import ChatRequest, Sampling, ToolChoice
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import canonical_json, digest
 from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult
@@ -26,7 +27,8 @@ NUMBER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "require
 
 
 def parsed(body: dict[str, Any]) -> Completion:
-    return read_completion(json.dumps(body).encode(), {}, latency_s=0.1, model="m", record_tokens=False)
+    request = ChatRequest([], [], Sampling(None, None, 1000, None))
+    return read_completion(body, HttpAnswer(b"", {}, 0.1), request, "m")
 
 
 class Played:

@@ -4,7 +4,7 @@ from stillhouse.inference.connections import shared_connections
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.testing import Reply, SimulatedProvider, completion
 
 
@@ -12,7 +12,7 @@ async def ask(url: str, api_key: str) -> None:
     endpoint = Endpoint(url, "m", "m", api_key)
     client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5))
     try:
-        await client.complete([{"role": "user", "content": "hi"}], [], Sampling(0.5, 0.9, 8, None))
+        await client.complete(ChatRequest([{"role": "user", "content": "hi"}], [], Sampling(0.5, 0.9, 8, None)))
     finally:
         await client.aclose()
 

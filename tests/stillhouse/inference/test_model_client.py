@@ -10,7 +10,7 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.negotiation.book import TERMS_FILE
 from stillhouse.inference.price import Price
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.testing import Reply, SimulatedProvider, completion
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -29,9 +29,9 @@ def test_only_distributions_are_read_in_a_thread_of_their_own() -> None:
 
     async def main(url: str) -> None:
         client = client_of(url)
-        plain = await client.complete(HI, [], PLAIN)
+        plain = await client.complete(ChatRequest(HI, [], PLAIN))
         assert not readers()
-        answers = await asyncio.gather(*(client.complete(HI, [], WITH_TOP) for _ in range(8)))
+        answers = await asyncio.gather(*(client.complete(ChatRequest(HI, [], WITH_TOP)) for _ in range(8)))
         assert len(readers()) == 1
         assert plain.turn.top_logprobs is None
         assert all(answer.turn.top_logprobs for answer in answers)
@@ -47,7 +47,7 @@ def test_an_answer_is_charged_by_the_tier_that_it_was_served_in() -> None:
 
     async def tier_and_cost(url: str) -> tuple[str | None, float | None]:
         client = client_of(url, price)
-        turn = (await client.complete(HI, [], PLAIN)).turn
+        turn = (await client.complete(ChatRequest(HI, [], PLAIN))).turn
         await client.aclose()
         return turn.service_tier, turn.cost_usd
 
@@ -61,11 +61,11 @@ def test_what_was_learnt_before_is_read_from_its_file_once(tmp_path: Path) -> No
     async def main(url: str) -> list[dict[str, Any]]:
         endpoint = Endpoint(url, "m", "m")
         client = ModelClient(endpoint, HttpClient(endpoint, timeout_s=5), folder=tmp_path)
-        await client.complete(HI, [], PLAIN)
+        await client.complete(ChatRequest(HI, [], PLAIN))
         # A file that comes later is of another process, which learnt it for itself.
         entry = {"saved_at": time.time(), "learnt": {"replaced": {"temperature": None}}}
         (tmp_path / TERMS_FILE).write_text(json.dumps({f"{url} m chat/completions": entry}))
-        await client.complete(HI, [], PLAIN)
+        await client.complete(ChatRequest(HI, [], PLAIN))
         await client.aclose()
         return provider.requests
 

@@ -18,17 +18,17 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.openai_client import OpenAIClient
 from stillhouse.inference.price import Price
-from stillhouse.inference.sampling import Sampling
-from stillhouse.inference.transport import HttpAnswer, HttpTransport, open_transport
+from stillhouse.inference.sampling import ChatRequest, Sampling
+from stillhouse.inference.transport import HttpAnswer, open_transport
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
-CLIENTS: dict[str, Callable[..., HttpTransport]] = {"direct": HttpClient, "openai": OpenAIClient}
+CLIENTS: dict[str, Callable[..., HttpClient]] = {"direct": HttpClient, "openai": OpenAIClient}
 Ask = Callable[..., Any]
 
 
-def asked(client: str, url: str, call: Callable[[HttpTransport], Any], key: str = "the-key", **limits: Any) -> Any:
+def asked(client: str, url: str, call: Callable[[HttpClient], Any], key: str = "the-key", **limits: Any) -> Any:
     """Return what `call` makes of a client, or the failure that it raises."""
 
     async def main() -> Any:
@@ -42,11 +42,11 @@ def asked(client: str, url: str, call: Callable[[HttpTransport], Any], key: str 
     return asyncio.run(main())
 
 
-def post(transport: HttpTransport) -> Any:
+def post(transport: HttpClient) -> Any:
     return transport.post("chat/completions", {"hi": 1})
 
 
-async def lines(transport: HttpTransport) -> list[bytes]:
+async def lines(transport: HttpClient) -> list[bytes]:
     return [line async for line in transport.lines("files/f/content")]
 
 
@@ -65,7 +65,7 @@ def ask(client: str) -> Ask:
             endpoint = Endpoint(url, "m", "m", "the-key", price)
             model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=timeout_s))
             try:
-                return await model.complete([{"role": "user", "content": "hi"}], list(tools), sampling)
+                return await model.complete(ChatRequest([{"role": "user", "content": "hi"}], list(tools), sampling))
             finally:
                 await model.aclose()
 
@@ -148,7 +148,10 @@ def test_a_thousand_requests_are_in_flight_at_once(client: str) -> None:
         endpoint = Endpoint(url, "m", "m")
         model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=30))
         try:
-            asking = (model.complete([{"role": "user", "content": str(index)}], [], SAMPLING) for index in range(1000))
+            asking = (
+                model.complete(ChatRequest([{"role": "user", "content": str(index)}], [], SAMPLING))
+                for index in range(1000)
+            )
             await asyncio.gather(*asking)
         finally:
             await model.aclose()
@@ -302,7 +305,7 @@ def test_a_hosted_endpoint_is_asked_through_the_proxy_of_the_environment(
 def test_cookies_are_not_kept(client: str, site: Any) -> None:
     site.status, site.body, site.headers = 200, b"{}", {"Set-Cookie": "session=1"}
 
-    async def twice(transport: HttpTransport) -> None:
+    async def twice(transport: HttpClient) -> None:
         await post(transport)
         await post(transport)
 
@@ -311,7 +314,7 @@ def test_cookies_are_not_kept(client: str, site: Any) -> None:
 
 
 def test_a_client_is_closed_while_requests_are_in_flight(client: str) -> None:
-    async def leave(transport: HttpTransport) -> Any:
+    async def leave(transport: HttpClient) -> Any:
         waiting = asyncio.create_task(post(transport))
         await asyncio.sleep(0.2)
         waiting.cancel()
@@ -338,7 +341,7 @@ def of_package(site: Any) -> Callable[..., dict[str, str]]:
     """Return the headers that the package sends for an endpoint."""
     site.status, site.body = 200, b"{}"
 
-    def headers(call: Callable[[HttpTransport], Any] = post, **endpoint: Any) -> dict[str, str]:
+    def headers(call: Callable[[HttpClient], Any] = post, **endpoint: Any) -> dict[str, str]:
         async def main() -> None:
             asked_as = replace(Endpoint(site.url("/v1"), "m", "m", "the-key", client="openai"), **endpoint)
             async with aclosing(open_transport(asked_as, timeout_s=5)) as transport:

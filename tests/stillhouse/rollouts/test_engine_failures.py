@@ -196,7 +196,7 @@ def test_a_journal_that_cannot_be_written_stops_the_run(collect: Collect, tmp_pa
             again = collect(provider.url, 100, journal=journal)
         assert again.error is None
         assert len(again.trajectories) == 100
-        assert again.stats.num_replayed >= len(got.trajectories)
+        assert again.stats.num_replayed_completions >= len(got.trajectories)
 
 
 def test_a_call_that_the_endpoint_cannot_read_is_the_models_failure(collect: Collect) -> None:

@@ -34,7 +34,7 @@ def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
         second = collect(provider.url, 10)
         assert provider.num_billed == billed
     assert second.stats.num_requests == 0
-    assert second.stats.num_replayed == 30
+    assert second.stats.num_replayed_completions == 30
 
     def as_bytes(got: Any) -> list[bytes]:
         return sorted(orjson.dumps(row) for row in got.trajectories)
@@ -59,7 +59,7 @@ def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
         billed, broken = provider.num_billed, False
         finished = collect(provider.url, 5)
     assert provider.num_billed == billed + 5
-    assert finished.stats.num_replayed == 10
+    assert finished.stats.num_replayed_completions == 10
     assert finished.stats.num_tool_calls == 0
     before = {row.rollout_key: row for row in failed.trajectories}
     for row in finished.trajectories:

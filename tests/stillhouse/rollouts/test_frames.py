@@ -32,9 +32,9 @@ def frames() -> list[str]:
 class WatchedClient(HttpClient):
     seen: list[list[str]]
 
-    async def _ask(self, method: str, path: str, **request: Any) -> HttpAnswer:
-        self.seen.append([f"{HttpClient.__name__}._ask", *frames()])
-        return await super()._ask(method, path, **request)
+    async def _answered(self, exchange: Any) -> HttpAnswer:
+        self.seen.append([f"{HttpClient.__name__}._answered", *frames()])
+        return await super()._answered(exchange)
 
 
 def test_few_functions_stand_between_a_rollout_and_its_post(

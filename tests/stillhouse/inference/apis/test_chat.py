@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.tools.calculator import calculator
 
 PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}
@@ -16,7 +16,7 @@ def body(
 ) -> dict[str, Any]:
     endpoint = Endpoint(url, "m", "m", capacity=1 if is_local else None)
     offered = [calculator.schema] if tools else []
-    return ChatCompletions().request(endpoint, [], offered, Sampling(**{**PLAIN, **sampling}))
+    return ChatCompletions(endpoint).body(ChatRequest([], offered, Sampling(**{**PLAIN, **sampling})))
 
 
 def test_what_is_not_set_is_not_sent() -> None:
@@ -30,7 +30,7 @@ def test_nothing_is_sent_that_was_not_asked_for() -> None:
 
 def test_a_service_tier_is_asked_for_where_one_is_set() -> None:
     endpoint = Endpoint("http://127.0.0.1/v1", "m", "m", service_tier="flex")
-    assert ChatCompletions().request(endpoint, [], [], Sampling(**PLAIN))["service_tier"] == "flex"
+    assert ChatCompletions(endpoint).body(ChatRequest([], [], Sampling(**PLAIN)))["service_tier"] == "flex"
 
 
 @pytest.mark.parametrize(

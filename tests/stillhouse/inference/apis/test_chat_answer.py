@@ -5,16 +5,23 @@ from typing import Any
 import orjson
 import pytest
 
-from stillhouse.inference.apis.chat_answer import read_completion
+from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.completion import Completion, decode_completion, encode_completion
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.inference.sampling import ChatRequest, Sampling
+from stillhouse.inference.transport import HttpAnswer
 from stillhouse.testing import completion
 
 
-def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | None = None) -> Completion:
+def read(
+    body: Any, *, record_tokens: bool = False, headers: dict[str, str] | None = None, max_tokens: int = 1000
+) -> Completion:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_completion(content, headers or {}, latency_s=1.25, model="asked", record_tokens=record_tokens)
+    request = ChatRequest([], [], Sampling(None, None, max_tokens, None, record_tokens=record_tokens))
+    api = ChatCompletions(Endpoint("http://127.0.0.1/v1", "asked", "asked"))
+    return api.completion(HttpAnswer(content, headers or {}, 1.25), request)
 
 
 def test_a_message_is_kept_as_it_was_written_less_its_nulls() -> None:
@@ -160,8 +167,7 @@ def test_a_text_in_another_form_or_beside_an_error_that_says_nothing_is_read(bod
     ],
 )
 def test_the_finish_reason_is_the_endpoints_word_or_stands_for_none(body: Any, finish_reason: str) -> None:
-    content = json.dumps(body).encode()
-    answer = read_completion(content, {}, latency_s=1.0, model="m", record_tokens=False, max_tokens=8)
+    answer = read(body, max_tokens=8)
     assert answer.turn.finish_reason == finish_reason
 
 

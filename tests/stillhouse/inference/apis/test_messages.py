@@ -16,7 +16,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.testing import SimulatedProvider
 from stillhouse.types import StopReason
@@ -57,18 +57,18 @@ def endpoint(model: FakeMessages) -> Iterator[Endpoint]:
 def ask(endpoint: Endpoint, messages: list[Any], tools: list[Any] = TOOLS, **settings: Any) -> Completion:
     async def main() -> Completion:
         async with aclosing(ModelClient(endpoint, AnthropicClient(endpoint, timeout_s=10))) as client:
-            return await client.complete(messages, tools, Sampling(**AS_IT_IS | settings))
+            return await client.complete(ChatRequest(messages, tools, Sampling(**AS_IT_IS | settings)))
 
     return asyncio.run(main())
 
 
 def answered(**body: Any) -> Completion:
     content = json.dumps({"type": "message", "model": "m", "content": [{"type": "text", "text": "so"}], **body})
-    return Messages().completion(HOME, HttpAnswer(content.encode(), {}, 0.1), [], Sampling(**AS_IT_IS))
+    return Messages(HOME).completion(HttpAnswer(content.encode(), {}, 0.1), ChatRequest([], [], Sampling(**AS_IT_IS)))
 
 
 def body_of(messages: list[Any], tools: list[Any] = TOOLS, **settings: Any) -> Message:
-    return Messages().request(HOME, messages, tools, Sampling(**AS_IT_IS | settings))
+    return Messages(HOME).body(ChatRequest(messages, tools, Sampling(**AS_IT_IS | settings)))
 
 
 def loop(endpoint: Endpoint, changed: Callable[[Message], Message] = lambda message: message) -> list[Message]:
@@ -238,7 +238,11 @@ def test_a_paused_turn_goes_on_once_it_is_sent_back() -> None:
 
 def test_a_service_tier_is_asked_for_by_anthropics_name_and_one_that_it_lacks_is_refused() -> None:
     def tier(name: str | None) -> str | None:
-        return Messages().request(replace(HOME, service_tier=name), ASKED, [], Sampling(**AS_IT_IS)).get("service_tier")
+        return (
+            Messages(replace(HOME, service_tier=name))
+            .body(ChatRequest(ASKED, [], Sampling(**AS_IT_IS)))
+            .get("service_tier")
+        )
 
     assert [tier(name) for name in ("auto", "default", None)] == ["auto", "standard_only", None]
     with pytest.raises(ConfigError, match=r"teacher\.service_tier 'flex'"):

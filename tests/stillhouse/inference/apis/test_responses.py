@@ -14,7 +14,7 @@ from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.testing import SimulatedProvider
 from stillhouse.types import StopReason
@@ -53,7 +53,7 @@ def endpoint(model: FakeResponses) -> Iterator[Endpoint]:
 def ask(endpoint: Endpoint, messages: list[Any], tools: list[Any] = TOOLS, **settings: Any) -> Completion:
     async def main() -> Completion:
         async with aclosing(ModelClient(endpoint, HttpClient(endpoint, timeout_s=10))) as client:
-            return await client.complete(messages, tools, Sampling(**AS_IT_IS | settings))
+            return await client.complete(ChatRequest(messages, tools, Sampling(**AS_IT_IS | settings)))
 
     return asyncio.run(main())
 
@@ -61,7 +61,9 @@ def ask(endpoint: Endpoint, messages: list[Any], tools: list[Any] = TOOLS, **set
 def answered(body: Message, **settings: Any) -> Completion:
     content = json.dumps({"object": "response", "status": "completed", "model": "m", **body}).encode()
     endpoint = Endpoint("https://api.openai.com/v1", "m", "m")
-    return Responses().completion(endpoint, HttpAnswer(content, {}, 0.1), [], Sampling(**AS_IT_IS | settings))
+    return Responses(endpoint).completion(
+        HttpAnswer(content, {}, 0.1), ChatRequest([], [], Sampling(**AS_IT_IS | settings))
+    )
 
 
 def text_item(text: str, **keys: Any) -> Message:
@@ -216,7 +218,7 @@ def test_a_failure_within_http_200_is_told_apart(code: str | None, kind: Failure
 )
 def test_only_models_that_reason_are_asked_for_their_reasoning(model: str, is_asked: bool) -> None:
     endpoint = Endpoint("https://api.openai.com/v1", model, "m")
-    body = Responses().request(endpoint, [{"role": "user", "content": "hi"}], [], Sampling(**AS_IT_IS))
+    body = Responses(endpoint).body(ChatRequest([{"role": "user", "content": "hi"}], [], Sampling(**AS_IT_IS)))
     assert ("include" in body) is is_asked
 
 
@@ -270,7 +272,7 @@ def test_the_api_follows_from_endpoint_model_and_request(
     url: str, model: str, tools: list[Any], effort: str | None, name: str
 ) -> None:
     choice = ApiChoice(Endpoint(url, model, model))
-    assert choice.of(tools, Sampling(**AS_IT_IS, reasoning_effort=effort)).name == name
+    assert choice.of(ChatRequest([], tools, Sampling(**AS_IT_IS, reasoning_effort=effort))).name == name
 
 
 def test_an_endpoint_that_names_the_responses_api_is_asked_through_it_from_then_on(model: FakeResponses) -> None:
@@ -281,7 +283,7 @@ def test_an_endpoint_that_names_the_responses_api_is_asked_through_it_from_then_
             async with aclosing(ModelClient(endpoint, HttpClient(endpoint, timeout_s=10))) as client:
                 for _ in range(2):
                     sampling = Sampling(**AS_IT_IS | {"temperature": None})
-                    await client.complete([{"role": "user", "content": "hi"}], TOOLS, sampling)
+                    await client.complete(ChatRequest([{"role": "user", "content": "hi"}], TOOLS, sampling))
 
         asyncio.run(main())
         assert ["input" in body for body in provider.requests] == [False, True, True]
@@ -293,7 +295,8 @@ def test_a_long_prompt_that_is_sent_once_is_not_written_to_a_cache_that_charges_
     def body_of(messages: list[Any], **changes: Any) -> Message:
         there = Endpoint("https://api.openai.com/v1", changes.pop("model", model), "m", api=api)
         settings = {**AS_IT_IS, "is_sent_once": True, **changes}
-        return ApiChoice(there).of([], Sampling(**settings)).request(there, messages, [], Sampling(**settings))
+        asked = ChatRequest(messages, [], Sampling(**settings))
+        return ApiChoice(there).of(asked).body(asked)
 
     long, short = "word " * 1500, "Be kind."
     asked = {"role": "user", "content": long}
@@ -313,7 +316,7 @@ def test_a_long_prompt_that_is_sent_once_is_not_written_to_a_cache_that_charges_
 def test_a_service_tier_is_asked_for_where_one_is_set() -> None:
     endpoint = Endpoint("https://api.openai.com/v1", "gpt-5-pro", "m", service_tier="flex")
     assert (
-        Responses().request(endpoint, [{"role": "user", "content": "hi"}], [], Sampling(None, None, 50, None))[
+        Responses(endpoint).body(ChatRequest([{"role": "user", "content": "hi"}], [], Sampling(None, None, 50, None)))[
             "service_tier"
         ]
         == "flex"

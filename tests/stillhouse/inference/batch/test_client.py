@@ -15,7 +15,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.price import Price
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 
 AskAll = Callable[..., list[Any]]
 PACE = BatchPace(gather_s=0.05, poll_s=0.05)
@@ -24,7 +24,7 @@ CHILD = """
 import asyncio, json, sys
 from pathlib import Path
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.model_client import ModelClient
 
@@ -32,7 +32,9 @@ async def main(url, folder, questions, kind):
     endpoint = Endpoint(url, "m", "m", "key", client=kind)
     client = ModelClient(endpoint, BatchClient(endpoint, Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1)))
     async def ask(index, question):
-        answer = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
+        answer = await client.complete(
+            ChatRequest([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
+        )
         return answer.message["content"]
     answers = await asyncio.gather(*(ask(*pair) for pair in enumerate(questions)))
     await client.aclose()
@@ -51,7 +53,9 @@ def ask_all(batch_server: Any, tmp_path: Path) -> AskAll:
             endpoint = Endpoint(batch_server.url, "m", "m", "key", price)
             client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=pace))
             sampling = Sampling(1.0, 1.0, 50, seed)
-            asked = [client.complete([{"role": "user", "content": text}], [], sampling) for text in questions]
+            asked = [
+                client.complete(ChatRequest([{"role": "user", "content": text}], [], sampling)) for text in questions
+            ]
             try:
                 async with asyncio.timeout(20):
                     return await asyncio.gather(*asked, return_exceptions=True)
@@ -192,7 +196,9 @@ def test_a_cancelled_request_leaves_its_answer_to_the_next_run(
     async def give_up() -> None:
         endpoint = Endpoint(batch_server.url, "m", "m", "key")
         client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=PACE))
-        asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
+        asking = asyncio.create_task(
+            client.complete(ChatRequest([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
+        )
         while not batch_server.batches or b"batch-0" not in notes(tmp_path):
             await asyncio.sleep(0.01)
         asking.cancel()
@@ -214,9 +220,9 @@ def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_se
         client = ModelClient(endpoint, BatchClient(endpoint, tmp_path, pace=PACE))
         messages: list[Any] = [{"role": "user", "content": "a"}]
         with pytest.raises(RequestFailed):
-            await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
+            await client.complete(ChatRequest(messages, [], Sampling(1.0, 1.0, 50, 7)))
         batch_server.line = answer_well
-        answer = await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
+        answer = await client.complete(ChatRequest(messages, [], Sampling(1.0, 1.0, 50, 7)))
         await client.aclose()
         return str(answer.message["content"])
 

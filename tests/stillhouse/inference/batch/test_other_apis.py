@@ -16,7 +16,7 @@ from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from tests.batch_server import BatchServer, serve_batches
 from tests.message_batch_server import MessageBatchServer
 
@@ -28,13 +28,13 @@ from pathlib import Path
 from stillhouse.inference.batch import BatchClient, BatchPace
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 
 async def main(url, api, folder, *questions):
     endpoint = Endpoint(url, "m", "m", "key-of-some-length", api=api)
     client = ModelClient(endpoint, BatchClient(endpoint, Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1)))
     sampling = Sampling(None, None, 50, None)
-    asked = (client.complete([{"role": "user", "content": text}], [], sampling) for text in questions)
+    asked = (client.complete(ChatRequest([{"role": "user", "content": text}], [], sampling)) for text in questions)
     answers = await asyncio.gather(*asked)
     await client.aclose()
     print(json.dumps([answer.message["content"] for answer in answers]))
@@ -57,7 +57,10 @@ def server(api: str) -> Iterator[BatchServer]:
 async def ask_all(url: str, api: Any, folder: str, questions: Sequence[str]) -> list[Any]:
     endpoint = Endpoint(url, "m", "m", "key-of-some-length", api=api)
     client = ModelClient(endpoint, BatchClient(endpoint, Path(folder), pace=PACE))
-    asked = [client.complete([{"role": "user", "content": text}], [], Sampling(**AS_IT_IS)) for text in questions]
+    asked = [
+        client.complete(ChatRequest([{"role": "user", "content": text}], [], Sampling(**AS_IT_IS)))
+        for text in questions
+    ]
     try:
         async with asyncio.timeout(60):
             return await asyncio.gather(*asked, return_exceptions=True)

@@ -15,7 +15,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.negotiation.book import TERMS_FILE, TermsBook
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer, refusal
 from stillhouse.testing import completion
 from stillhouse.types import JsonObject
@@ -58,7 +58,7 @@ def ask(
     async def main() -> list[Any]:
         client = ModelClient(Endpoint(url, "m", "m", role=role, api="chat"), seller, folder=folder, alone_s=alone_s)
         wanted = Sampling(**{"temperature": 0.7, "top_p": None, "max_tokens": 64, "seed": 5, **sampling})
-        asked = (client.complete(messages, tools, wanted) for _ in range(count))
+        asked = (client.complete(ChatRequest(messages, tools, wanted)) for _ in range(count))
         return [*await asyncio.gather(*asked, return_exceptions=True)]
 
     return asyncio.run(main())

@@ -13,7 +13,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
-from stillhouse.inference.sampling import Sampling
+from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tests.batch_server import answered
 
@@ -36,7 +36,7 @@ def ask(
         sampling = Sampling(1.0, 1.0, 50, None, response_schema=schema)
         try:
             messages: Any = [{"role": "user", "content": "?"}]
-            asked = (chat.complete(messages, tools, sampling) for _ in range(count))
+            asked = (chat.complete(ChatRequest(messages, tools, sampling)) for _ in range(count))
             return [*await asyncio.gather(*asked, return_exceptions=True)]
         finally:
             await chat.aclose()

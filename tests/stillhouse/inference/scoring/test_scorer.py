@@ -69,7 +69,7 @@ class Server:
         self.waits: list[float] = []
         self.hold: asyncio.Event | None = None
 
-    async def send(self, method: str, path: str, body: list[list[int]]) -> HttpAnswer:
+    async def send(self, path: str, body: list[list[int]]) -> HttpAnswer:
         self.batches.append([ids[0] for ids in body])
         if self.failures:
             raise RequestFailed(self.failures.pop(0))
