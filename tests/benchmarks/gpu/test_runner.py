@@ -42,7 +42,8 @@ def test_a_second_call_goes_on_with_what_is_missing_and_then_with_what_failed(tm
     said = [line for line in lines if not line.startswith(" ")]
     assert [line.split(":")[0] for line in said] == ["truth, peaks", "truth, torch.compile"]
     log = lines[-1]
-    assert "Traceback" in log and "StopIteration" in log
+    assert "Traceback" in log
+    assert "StopIteration" in log
 
 
 def test_a_process_that_dies_is_explained_by_its_last_words(tmp_path: Path) -> None:
