@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
+# Where Python is told to write no bytecode, each process of the tests would compile Stillhouse and each worker of pytest
+# all tests.
+test test-slow test-outside test-gpu: export PYTHONDONTWRITEBYTECODE =
+
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 

@@ -16,29 +16,29 @@ from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.store import digest
 
 
-def test_doctor_says_what_works_and_what_does_not(cli, tmp_path: Path, unused_url: str) -> None:
+def test_doctor_says_what_works_and_what_does_not(cli, shell, tmp_path: Path, unused_url: str) -> None:
     well = cli("doctor", cwd=tmp_path)
     assert well.returncode == 0, well.stdout
     lines = well.stdout.splitlines()
     assert all(line.startswith(("ok", "absent")) for line in lines)
     assert {"torch", "device", "store", "teacher", "student", "Prefect"} <= {line.split()[1] for line in lines}
-    ill = cli("doctor", "--set", f"teacher.base_url={unused_url}", "--set", "runtime.api_key_env=NO_KEY", cwd=tmp_path)
-    assert ill.returncode == 1
-    failed = [line for line in ill.stdout.splitlines() if line.startswith("FAILED")]
+    code, text = shell("doctor", "--set", f"teacher.base_url={unused_url}", "--set", "runtime.api_key_env=NO_KEY")
+    assert code == 1
+    failed = [line for line in text.splitlines() if line.startswith("FAILED")]
     assert len(failed) == 2
     assert "NO_KEY is not set" in failed[0]
     assert unused_url in failed[1]
-    assert "Traceback" not in ill.stdout + ill.stderr
+    assert "Traceback" not in text
 
 
-def test_doctor_checks_a_store_and_names_the_remedy_for_its_journal(cli, tmp_path: Path) -> None:
+def test_doctor_checks_a_store_and_names_the_remedy_for_its_journal(cli, shell, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with Journal(store / JOURNAL_FILE) as journal:
         for number in range(30):
             asyncio.run(journal.put_trajectory(digest(number), b"answer" * 200))
     choice = ("--set", f"runtime.store={store}")
-    well = cli("doctor", "--store", *choice, cwd=tmp_path)
-    assert well.returncode == 0, well.stdout
+    code, text = shell("doctor", "--store", *choice)
+    assert code == 0, text
     data = (store / JOURNAL_FILE).read_bytes()
     (store / JOURNAL_FILE).write_bytes(bytes(4096) + data[4096:])
     ill = cli("doctor", "--store", *choice, cwd=tmp_path)

@@ -333,12 +333,13 @@ def answer_calls(rank: int, port: int, calls: Connection) -> None:
 
 
 class Pair:
-    """Two processes, spawned once, that have joined as ranks."""
+    """Two processes, forked once from one that has imported torch, that have joined as ranks."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["stillhouse.training.run_job", __name__])
         pipes = [context.Pipe() for _ in range(2)]
         self._calls = [ours for ours, _ in pipes]
         self._processes = [

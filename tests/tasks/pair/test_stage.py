@@ -15,7 +15,7 @@ from stillhouse.training.pair.finding import PairFinding
 from tasks.pair.case import PairCase
 from tasks.pair.stage import examine_config, may_take_minutes, training_finding
 
-KEY = "PAIR_TEST_KEY"
+KEY = "STILLHOUSE_TEST_KEY"
 ROWS = [json.loads(line) for line in embedded_path("prompts.jsonl").read_text().splitlines()[:12]]
 NewConfig = Callable[..., DistillConfig]
 
