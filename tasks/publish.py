@@ -89,7 +89,7 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
                 with suppress(StillhouseError):
                     report = _write_report(run, links_of(run), _sample_trajectories(run), failure=str(error))
                     run.record.log_artifact(report, "report")
-                    get_run_logger().error("%s The report is in %s", error, report)
+                    get_run_logger().error("%s. The report is in %s", str(error).removesuffix("."), report)
                     run.context.store.share_folder(report.parent)
                 raise
             finally:

@@ -72,4 +72,4 @@ def test_a_model_of_another_api_ends_the_run_at_once_with_the_setting_to_change(
             *("--api-key-env", "STILLHOUSE_TEST_KEY", "--set", "tracking.enabled=false"),
         )
     assert code != 0
-    assert "teacher.api: responses" in " ".join(output.split())
+    assert "Change teacher.api to responses" in " ".join(output.split())
