@@ -61,7 +61,7 @@ recipe-smollm: base
 
 ## test       the fast tests, on all cores
 test: setup
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 ## test-slow  the tests that take long
 test-slow: setup

@@ -1,6 +1,7 @@
 import importlib
 import importlib.metadata
 import logging
+import os
 import shutil
 import threading
 import time
@@ -20,6 +21,11 @@ from stillhouse.sandbox.server import problem_with_jail
 # Examples may take longer beside other tests; what is slow is no fault of the code.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are cores: a test of a flow mostly waits for its server and its processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")

@@ -109,6 +109,7 @@ def test_a_rejected_dataset_ends_the_run_with_the_reason(gate) -> None:
     assert _time_limits() == []
 
 
+@pytest.mark.slow
 def test_resuming_without_an_answer_rejects(gate) -> None:
     with _answering(), pytest.raises(NotApproved, match="1440 minutes"):
         gate()()

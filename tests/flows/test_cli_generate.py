@@ -119,6 +119,7 @@ def without_null(messages: list[Any]) -> list[dict[str, Any]]:
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
+@pytest.mark.slow
 def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     generate, shell, tmp_path: Path, provider: SimulatedProvider
 ) -> None:

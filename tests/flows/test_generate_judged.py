@@ -115,6 +115,7 @@ def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(generat
     assert len(rows_by_number(published, "train")) == 1
 
 
+@pytest.mark.slow
 def test_rows_that_surprise_the_student_too_much_are_dropped_by_thresholds_alone(
     generate, provider: SimulatedProvider
 ) -> None:
@@ -153,6 +154,7 @@ def closeness(args: RewardArgs, messages: list) -> float:
 """
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
     generate, provider: SimulatedProvider, tmp_path: Path
 ) -> None:

@@ -126,7 +126,12 @@ def test_kill_9_in_every_stage_and_the_same_command_end_with_the_same_students(t
 
 
 @pytest.mark.parametrize(
-    ("number", "codes"), [(signal.SIGKILL, {-9}), (signal.SIGTERM, {1, 143}), (signal.SIGINT, {1, 130})]
+    ("number", "codes"),
+    [
+        (signal.SIGKILL, {-9}),
+        (signal.SIGTERM, {1, 143}),
+        pytest.param(signal.SIGINT, {1, 130}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_command_pays_for_no_answer_again_that_had_come_in(
     number: signal.Signals,

@@ -38,6 +38,7 @@ def test_a_cheap_training_or_one_that_says_so_is_not_examined(tmp_path: Path) ->
         check_pair(base_student(config.student), None, config, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_student_is_not_trained_again_for_another_check_of_its_pair(tmp_path: Path) -> None:
     from flows.train_on_policy import train_on_policy
 

@@ -76,6 +76,7 @@ def test_an_alias_that_another_run_moved_meanwhile_stays_where_it_is(promoted, t
     assert connect(uri).get_model_version("small", "2").tags["promotion"] == f"not promoted: {run.decision.reason}"
 
 
+@pytest.mark.slow
 def test_without_mlflow_nobody_is_promoted_and_the_run_goes_on(promoted) -> None:
     run = promoted("http://127.0.0.1:9", [BETTER])
     assert run.decision is not None

@@ -16,7 +16,7 @@ from stillhouse.config import DistillConfig, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.testing import SimulatedProvider
 
-NUM_FAST: Final = 3
+NUM_FAST: Final = 1
 NUM_SLOW: Final = 300
 MAX_CHANGES: Final = 16
 

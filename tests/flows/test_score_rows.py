@@ -45,6 +45,7 @@ def test_rows_are_scored_without_training(scored: Published) -> None:
     assert "8 scored" in row[-1]
 
 
+@pytest.mark.slow
 def test_a_training_finds_the_scores_also_with_other_settings_of_its_own(
     scored: Published, store: Path, settings: dict[str, Any], smoke_config
 ) -> None:

@@ -26,13 +26,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def cases() -> list[Any]:
-    fast = {("gemma4_text", "full")}
-    pairs = [(family, parameters) for family in FAMILIES for parameters in ("full", "lora")]
-    return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
-
-
-@pytest.mark.parametrize(("family", "parameters"), cases())
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_fine_tuned_from_a_file_of_rows(
     family: str, parameters: str, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:

@@ -15,6 +15,7 @@ from tasks.publish import Published
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "on_policy").glob("*.yaml"))
+FAST = {"exact", "grpo", "mixed_agentic", "pure"}
 SHORT = {
     "prompts.max_prompts": 16,
     "on_policy.num_steps": 2,
@@ -31,7 +32,10 @@ def shortened(path: Path, store: Path, **changes: Any) -> DistillConfig:
     return load_config(path, [f"{key}={json.dumps(value)}" for key, value in values.items()])
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.slow) for path in CONFIGS],
+)
 def test_every_mode_trains(path: Path, tmp_path: Path) -> None:
     from flows.train_on_policy import train_on_policy
 
@@ -67,6 +71,7 @@ def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path:
         train_on_policy(shortened(path, tmp_path, **several))
 
 
+@pytest.mark.slow
 def test_a_training_with_another_rate_on_recorded_rollouts_samples_and_scores_nothing_anew(
     tmp_path: Path, smoke_config
 ) -> None:

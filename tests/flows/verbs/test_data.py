@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from flows.verbs.data import ExportForm, ForeignForm
 from stillhouse.interop.export import Form
 from stillhouse.interop.formats import FormatName
@@ -21,6 +23,7 @@ def _answered(question: str) -> Trajectory:
     return Trajectory(question, question, 0, messages, [], [turn], StopReason.ANSWERED, "m")
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_under_way_is_written_anew_until_it_ends(shell, tmp_path: Path) -> None:
     folder, page = tmp_path / "runs/reports/1-distill-a", tmp_path / "page.html"
     write_run_record(

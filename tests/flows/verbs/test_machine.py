@@ -47,7 +47,7 @@ def test_doctor_checks_a_store_and_names_the_remedy_for_its_journal(cli, shell, 
     assert f"`sqlite3 {store / JOURNAL_FILE} .recover | sqlite3 " in failed
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_serve_answers_and_stops_when_told(tmp_path: Path, stop: signal.Signals) -> None:
     command = [Path(sys.executable).parent / "stillhouse", "serve", "embedded:teacher", "--port", "0"]
     command += ["--name", "sage", "--api-key-env", "STILLHOUSE_TEST_KEY", "--max-pending", "4", "--device", "cpu"]

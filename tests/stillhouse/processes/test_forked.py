@@ -63,6 +63,7 @@ def test_a_child_is_as_if_started_anew_but_has_torch(
     assert forked == anew
 
 
+@pytest.mark.slow
 def test_a_child_can_be_told_by_its_command_line() -> None:
     with with_a_child() as child:
         child.lines.readline()
@@ -105,6 +106,7 @@ def test_a_killed_server_costs_no_child_and_is_replaced() -> None:
     child_process.wait(120)
 
 
+@pytest.mark.slow
 def test_a_variable_that_libraries_may_have_read_gives_another_server() -> None:
     def server(**variables: str) -> psutil.Process | None:
         with GuardedProcess("forked_with_a_child", [], variables, needs_torch=True) as child:

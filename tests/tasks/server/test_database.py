@@ -40,6 +40,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_first_server_of_an_installation_migrates_and_later_ones_begin_with_a_copy(
     installation: Path, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_flow_runs_on_a_server_of_its_own_which_ends_with_it(tmp_path: Path) -
     assert (tmp_path / "home" / "prefect.db").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_is_an_error_that_points_at_its_reason(tmp_path: Path) -> None:
     database = f"sqlite+aiosqlite:///{tmp_path}/missing/prefect.db"
     result = run(FLOW, tmp_path, PREFECT_API_DATABASE_CONNECTION_URL=database)

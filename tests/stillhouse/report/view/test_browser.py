@@ -39,6 +39,7 @@ def _open(page: "Page") -> str:
     return page.locator("#reader").evaluate("element => element.textContent")
 
 
+@pytest.mark.slow
 def test_ten_thousand_trajectories_are_searched_and_scrolled_with_a_document_of_a_few_hundred_nodes(
     make_trajectory: Make, make_page: MakePage, visit: Visit
 ) -> None:

@@ -20,6 +20,7 @@ def config(http_server) -> Config:
     return lambda **fields: McpServerConfig(name="shop", url=http_server.url, **fields)
 
 
+@pytest.mark.slow
 def test_64_rollouts_at_once_get_a_session_each_and_connect_a_few_at_a_time(config, offer) -> None:
     rollouts = offer(config())
     assert rollouts.together("add", *ADDITIONS) == SUMS

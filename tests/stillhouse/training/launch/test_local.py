@@ -236,6 +236,7 @@ def sigterms() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_is_passed_on(job: TrainJob, at_step, sigterms: list[int]):
     def stop() -> None:
         if not sigterms:

@@ -178,6 +178,7 @@ def test_adapters_on_experts_are_merged_for_sampling_and_put_back(tmp_path: Path
     assert all(torch.equal(p, before[name]) for name, p in student.model.named_parameters())
 
 
+@pytest.mark.slow
 def test_two_ranks_give_adapters_on_experts_the_gradients_of_one(pair, tmp_path: Path):
     folder = str(tmp_path / "base")
     built("qwen3_moe", tmp_path / "base")
