@@ -146,10 +146,11 @@ def shell(
 
 
 @pytest.fixture
-def unused_url() -> str:
-    """Return an endpoint's address at which nobody answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+def unused_url() -> Iterator[str]:
+    """Yield an endpoint's address at which nobody answers: its port is taken, so that no other test's server gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
 @pytest.fixture(scope="session")
