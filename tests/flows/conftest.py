@@ -147,7 +147,7 @@ def shell(
 
 @pytest.fixture
 def unused_url() -> Iterator[str]:
-    """Yield an endpoint's address at which nobody answers: its port is taken, so that no other test's server gets it."""
+    """Yield an endpoint's address where nobody answers; its port is taken, so that no other test's server gets it."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"

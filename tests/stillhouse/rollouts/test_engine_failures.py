@@ -170,9 +170,10 @@ def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Coll
 
 
 def test_an_endpoint_that_is_not_there_is_named(collect: Collect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-    got = collect(url, 1000)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        got = collect(url, 1000)
     assert type(got.error) is EndpointError
     assert url in str(got.error)
     assert got.stats.num_requests < 100
