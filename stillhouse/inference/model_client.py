@@ -83,8 +83,10 @@ class ModelClient:
                         self._learn(book, terms, failure, Asked(self._endpoint, request.tools, request.sampling, body))
         finally:
             may_go.set()
-        turn = replace(completion.turn, not_taken=not_taken or None)
-        if turn.service_tier is None:
+        turn = completion.turn
+        if not_taken:
+            turn = replace(turn, not_taken=not_taken)
+        if other_tier and turn.service_tier is None:
             turn = replace(turn, **other_tier)
         return replace(completion, turn=self._endpoint.with_cost(turn), limits=self._provider.limits(answer.limits))
 

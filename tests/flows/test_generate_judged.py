@@ -82,6 +82,7 @@ def test_a_judge_verifies_and_grades_and_neither_another_threshold_nor_a_refresh
     assert len(provider.ledger) == 24
 
 
+@pytest.mark.slow
 def test_rows_that_the_judge_refuses_are_made_up_for_until_the_target_is_met(
     generate, judge: dict[str, Any], provider: SimulatedProvider
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_training_finds_the_scores_also_with_other_settings_of_its_own(
         assert trained.cached == {"scores": True, "sft": False}
 
 
+@pytest.mark.slow
 def test_more_tokens_at_each_position_are_scored_anew(
     scored: Published, store: Path, settings: dict[str, Any], smoke_config
 ) -> None:

@@ -29,17 +29,16 @@ class ApiChoice:
         self._endpoint = endpoint
         self._apis: dict[str, Api] = {api.name: api(endpoint) for api in (ChatCompletions, Responses, Messages)}
         self._learnt = "chat"
+        # Known once: each request asks.
+        self._given = "messages" if endpoint.speaks_messages else None if endpoint.api == "auto" else endpoint.api
+        self._is_openai = OPENAI.is_at(endpoint.base_url) or AZURE.is_at(endpoint.base_url)
 
     def of(self, request: ChatRequest) -> Api:
         """Return the form of a request. It is the same for all turns of a rollout."""
-        endpoint = self._endpoint
-        if endpoint.api != "auto":
-            return self._apis[endpoint.api]
-        if endpoint.speaks_messages:
-            return self._apis["messages"]
-        is_openai = OPENAI.is_at(endpoint.base_url) or AZURE.is_at(endpoint.base_url)
+        if self._given is not None:
+            return self._apis[self._given]
         effort = request.sampling.reasoning_effort
-        if is_openai and needs_responses(endpoint.model, has_tools=bool(request.tools), effort=effort):
+        if self._is_openai and needs_responses(self._endpoint.model, has_tools=bool(request.tools), effort=effort):
             return self._apis["responses"]
         return self._apis[self._learnt]
 
