@@ -31,7 +31,7 @@ def base_student(config: StudentConfig) -> Model:
 
 
 def trained_student(name: str, artifact: Artifact) -> Model:
-    """Return the student of a training stage, identified by its weights alone and not by the records beside them."""
+    """Return the student of a training stage, identified by its stage's key and its weights, without their records."""
     return Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri))
 
 
