@@ -43,7 +43,7 @@ class LearntFile(Generic[LearntT]):
         try:
             write_atomic(self.path, orjson.dumps(entries))
         except StoreError as error:
-            _LOG.warning("%s: what an endpoint takes could not be kept: %s", self.path, error)
+            _LOG.warning("%s: what was learnt of an endpoint could not be kept: %s", self.path, error)
 
     def _entries(self) -> dict[str, Any]:
         """Return the entries of all names, less those that are stale or of the future."""

@@ -1,15 +1,16 @@
-"""The sellers and servers of models, and what is known of each: a file each; `openai.py` has OpenAI and Azure."""
+"""The sellers and servers of models, and what is known of each, in a file each."""
 
 from functools import lru_cache
 from typing import Final
 
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.providers.anthropic import ANTHROPIC
+from stillhouse.inference.providers.azure import AZURE
 from stillhouse.inference.providers.deepseek import DEEPSEEK
 from stillhouse.inference.providers.gemini import GEMINI
 from stillhouse.inference.providers.groq import GROQ
 from stillhouse.inference.providers.mistral import MISTRAL
-from stillhouse.inference.providers.openai import AZURE, OPENAI
+from stillhouse.inference.providers.openai import OPENAI
 from stillhouse.inference.providers.openrouter import OPENROUTER
 from stillhouse.inference.providers.others import OTHERS
 from stillhouse.inference.providers.own_server import OWN_SERVER

@@ -1,19 +1,15 @@
-"""OpenAI and its models at Azure, which refuse keys that they do not know.
-
-https://platform.openai.com/docs/api-reference/chat, https://learn.microsoft.com/azure/ai-foundry/openai
-"""
+"""OpenAI, which refuses keys that it does not know: https://platform.openai.com/docs/api-reference/chat."""
 
 import re
-from dataclasses import replace
 from typing import Final
 
-from stillhouse import sellers
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.providers.provider import OVERFLOW, Provider
 from stillhouse.inference.schema_forms import BOUNDS, SILENT, SchemaForm
+from stillhouse.sellers import OPENAI as SELLER
 
 OPENAI: Final = Provider(
-    sellers.OPENAI,
+    SELLER,
     # Newer models refuse `max_tokens`; most other endpoints know nothing else.
     token_limit="max_completion_tokens",
     # https://platform.openai.com/docs/guides/structured-outputs
@@ -31,12 +27,6 @@ OPENAI: Final = Provider(
         FailureKind.CONTENT: "flagged as potentially violating|content was flagged",
         FailureKind.LENGTH: "could not finish the message because max_tokens",
     },
-)
-AZURE: Final = replace(
-    OPENAI,
-    seller=sellers.AZURE,
-    codes={FailureKind.CONTENT: "ResponsibleAIPolicyViolation"},
-    wordings={FailureKind.CONTENT: "content management policy|contentpolicyviolation"},
 )
 _RESPONSES_ALONE: Final = re.compile(
     r"o[13]-pro|gpt-[\d.]+-pro|gpt-[\d.]+-codex|codex-|o[34](?:-mini)?-deep-research|computer-use|gpt-daybreak"
