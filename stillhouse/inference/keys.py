@@ -17,45 +17,25 @@ from stillhouse.types import JsonObject, Message, ToolSchema
 
 
 class KeyForm:
-    """Keys of rollouts that share config, endpoint and tools."""
+    """Keys of rollouts that share config, endpoint and tools, whose canonical JSON is made once."""
 
     def __init__(self, identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]) -> None:
-        body: JsonObject = {
-            "model": identity,
-            "system_prompt": config.system_prompt,
-            "max_tokens": config.max_tokens,
-            "max_turns": config.max_turns,
-            "timeout_s": None if config.timeout_s is None else float(config.timeout_s),
-            "seed": config.seed,
-            "tools": list(schemas),
-        }
-        if config.temperature is not None:
-            body["temperature"] = float(config.temperature)
-        if (top_p := config.keyed_top_p) is not None:
-            body["top_p"] = float(top_p)
-        if config.record_tokens:
-            # A trajectory without token ids cannot stand in for one with them.
-            body["record_tokens"] = True
-        if config.record_top_k is not None:
-            # Nor one without the most probable tokens, or with fewer of them.
-            body["record_top_k"] = config.record_top_k
-        if schemas and not config.closing_answer:
-            body["closing_answer"] = False
-        if config.response_schema:
-            body |= {"response_schema": config.response_schema, "max_corrections": config.max_corrections}
-        if config.reasoning_effort is not None:
-            body["reasoning_effort"] = config.reasoning_effort
-        if config.extra_body:
-            body["extra_body"] = config.extra_body
-        self._shared = body
+        shared = _shared(identity, config, schemas)
+        self._before = _members({key: value for key, value in shared.items() if key < "prompt_id"})
+        self._between = _members({key: value for key, value in shared.items() if "prompt_id" < key < "sample_index"})
+        self._after = _members({key: value for key, value in shared.items() if key > "sample_index"})
 
     def key(self, prompt_id: str, sample_index: int, metadata: JsonObject | None = None) -> str:
         """Return the identity of one rollout, in hex.
 
         `metadata` is the prompt's if a tool gets it, else None.
         """
-        body = {**self._shared, "prompt_id": prompt_id, "sample_index": sample_index}
-        return digest(body if metadata is None else {**body, "prompt_metadata": digest(metadata)})
+        prompt: JsonObject = {"prompt_id": prompt_id}
+        if metadata is not None:
+            prompt["prompt_metadata"] = digest(metadata)
+        # The canonical JSON of one object with sorted keys, put together from its members.
+        parts = (self._before, _members(prompt), self._between, b'"sample_index":%d' % sample_index, self._after)
+        return hashlib.sha256(b"{" + b",".join(part for part in parts if part) + b"}").hexdigest()
 
 
 class RequestDigest:
@@ -89,3 +69,38 @@ def request_seed(seed: int | None, rollout_key: str, turn: int) -> int | None:
     if seed is None:
         return None
     return int(digest([seed, rollout_key, turn])[:16], 16) % 2**31
+
+
+def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]) -> JsonObject:
+    body: JsonObject = {
+        "model": identity,
+        "system_prompt": config.system_prompt,
+        "max_tokens": config.max_tokens,
+        "max_turns": config.max_turns,
+        "timeout_s": None if config.timeout_s is None else float(config.timeout_s),
+        "seed": config.seed,
+        "tools": list(schemas),
+    }
+    if config.temperature is not None:
+        body["temperature"] = float(config.temperature)
+    if (top_p := config.keyed_top_p) is not None:
+        body["top_p"] = float(top_p)
+    if config.record_tokens:
+        # A trajectory without token ids cannot stand in for one with them.
+        body["record_tokens"] = True
+    if config.record_top_k is not None:
+        # Nor one without the most probable tokens, or with fewer of them.
+        body["record_top_k"] = config.record_top_k
+    if schemas and not config.closing_answer:
+        body["closing_answer"] = False
+    if config.response_schema:
+        body |= {"response_schema": config.response_schema, "max_corrections": config.max_corrections}
+    if config.reasoning_effort is not None:
+        body["reasoning_effort"] = config.reasoning_effort
+    if config.extra_body:
+        body["extra_body"] = config.extra_body
+    return body
+
+
+def _members(body: JsonObject) -> bytes:
+    return canonical_json(body)[1:-1]
