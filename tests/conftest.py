@@ -23,6 +23,7 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return one worker more than there are cores: a test of a flow mostly waits for its server and its processes."""
     return (os.cpu_count() or 1) + 1

@@ -186,7 +186,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
 def test_a_stage_that_fails_is_told_in_one_line(generate: Shell, prompts: Path, provider: SimulatedProvider) -> None:
     known = provider.script
     provider.script = lambda request: known(request) if request.index % 2 else error(400, "not today")
-    code, output = generate(prompts.name, "-o", "out.jsonl")
+    # One at a time, so that an answer comes before the refusals look alike.
+    code, output = generate(prompts.name, "-o", "out.jsonl", "-c", "1")
     assert code == 1
     (error_line,) = [line for line in output.splitlines() if line.startswith("error[")]
     assert "not today" in output

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 
 import httpx
@@ -26,11 +26,14 @@ RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
 def servers() -> list[psutil.Process]:
     """Return server processes started by this process."""
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "stillhouse.serving" in " ".join(child.cmdline())
-    ]
+
+    def is_server(child: psutil.Process) -> bool:
+        # A child of another test may have ended since, or wait to be reaped.
+        with suppress(psutil.NoSuchProcess):
+            return "stillhouse.serving" in " ".join(child.cmdline())
+        return False
+
+    return [child for child in psutil.Process().children(recursive=True) if is_server(child)]
 
 
 @pytest.fixture(autouse=True)
