@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stillhouse.embedded.shop import Story
+from examples.embedded.shop import Story
 from stillhouse.testing import ReceivedRequest, Reply, completion
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.shop_teacher import append_prompts, shop_teacher
+from examples.embedded.shop import Story, draw_stories
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.dataset.read import read_rows
-from stillhouse.embedded.shop import Story, draw_stories
 from stillhouse.testing import SimulatedProvider
 from stillhouse.training.results.record import read_record
 from tasks.publish import Published

@@ -14,8 +14,8 @@ from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.environment import ROOT
 from benchmarks.gpu.parts.demo import Shop, Trainings
 from benchmarks.gpu.plan import Row
+from examples.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
 from stillhouse.config import load_config
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
 
 _NUM_ROWS: Final = 2_000
 _SFT: Final[dict[str, Any]] = {"num_epochs": 1, "batch_size": 32, "learning_rate": 2e-4}

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.samples import RenderedSample, render_samples
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 Family = Callable[[str], PreTrainedTokenizerBase]
 FAMILIES = {

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.parts import ALL_PARTS, Part
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_samples
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 Family = Callable[[str], PreTrainedTokenizerBase]
 END = "<|im_end|>"

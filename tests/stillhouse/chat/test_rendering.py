@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.rendering import Prefixes, render_prefixes
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
 
 MESSAGES = [

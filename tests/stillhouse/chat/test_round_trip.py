@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip, reads_calls
 from stillhouse.chat.samples import render_spans
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 END = "<|im_end|>"
 TOOLS: list[Any] = [CALCULATOR_SCHEMA]

@@ -5,9 +5,9 @@ import pytest
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_all_spans, render_samples, render_spans, tokenise_spans
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import Message
 
 

@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.next_turn import next_turn_ids, stop_token_ids
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import RenderedSample, render_samples
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
 from stillhouse.types import Message
 

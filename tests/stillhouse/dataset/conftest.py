@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
 Make = Callable[..., Trajectory]

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.answers import Completion, chat_choice, first_call_index
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ChatRequest

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from examples.embedded.shop import CALCULATOR_SCHEMA
 
 CHAT: dict[str, Any] = {"model": "student", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 2}
 TEXT: dict[str, Any] = {"model": "student", "prompt": "x", "max_tokens": 1}

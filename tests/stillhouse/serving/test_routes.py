@@ -7,8 +7,8 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.chat.template import render
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import rank_tokens, score_tokens

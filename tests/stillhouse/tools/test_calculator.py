@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.tools.calculator import calculator, evaluate
 
 

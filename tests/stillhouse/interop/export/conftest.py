@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
 

@@ -6,10 +6,10 @@ import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 
+from examples.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.dataset.read import read_file, read_rows
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError, InputError, StoreError
 from stillhouse.interop.export import Form, export_dataset
 from stillhouse.interop.export.files import mixed_columns, with_text

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
+from examples.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_stories
 
 TOOLS = [CALCULATOR_SCHEMA]
 SYSTEM = {"role": "system", "content": "Be exact."}

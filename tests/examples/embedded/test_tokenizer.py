@@ -1,8 +1,8 @@
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from examples.embedded.tokenizer import CONTROL_TOKENS, MARKUP_TOKENS
 from stillhouse.embedded import embedded_path
-from stillhouse.embedded.tokenizer import CONTROL_TOKENS, MARKUP_TOKENS
 
 
 @pytest.mark.parametrize("token", [*CONTROL_TOKENS, *MARKUP_TOKENS])

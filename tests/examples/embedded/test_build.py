@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import stillhouse.embedded
+from examples.embedded.build import NUM_MEASURED, NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, measure
+from examples.embedded.shop import draw_stories
 from stillhouse.embedded import embedded_path
-from stillhouse.embedded.build import NUM_MEASURED, NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, measure
-from stillhouse.embedded.shop import draw_stories
 from stillhouse.store.fingerprint import file_sha256
 
 FOLDER = Path(stillhouse.embedded.__file__).parent
@@ -60,7 +60,7 @@ def test_prompts_are_in_no_training_corpus_start():
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_prompts_are_in_no_training_corpus_at_all(recipe: Any, tokenizer: PreTrainedTokenizerFast):
-    from stillhouse.embedded.corpus import draw_rows
+    from examples.embedded.corpus import draw_rows
 
     rows = draw_rows(tokenizer, recipe.corpus, recipe.num_rows, random.Random(recipe.seed))
     trained = set(tokenizer.batch_decode([row.ids for row in rows]))

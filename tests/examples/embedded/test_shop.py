@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from stillhouse.embedded.shop import (
+from examples.embedded.shop import (
     MAX_AMOUNT,
     PHRASES,
     SCRAMBLED_PHRASES,

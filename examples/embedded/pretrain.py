@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from stillhouse.embedded.corpus import CorpusKind, Row
-from stillhouse.embedded.tokenizer import MAX_POSITIONS
+from examples.embedded.corpus import CorpusKind, Row
+from examples.embedded.tokenizer import MAX_POSITIONS
 
 logger = logging.getLogger(__name__)
 

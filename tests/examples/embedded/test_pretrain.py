@@ -4,8 +4,8 @@ import random
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from stillhouse.embedded.corpus import Row, draw_rows
-from stillhouse.embedded.pretrain import STUDENT, _loss, new_model, pretrain
+from examples.embedded.corpus import Row, draw_rows
+from examples.embedded.pretrain import STUDENT, _loss, new_model, pretrain
 
 
 def test_a_few_steps_learn_and_the_same_seed_gives_the_same_weights(tokenizer: PreTrainedTokenizerFast):

@@ -4,7 +4,7 @@ import re
 
 from transformers import PreTrainedTokenizerFast
 
-from stillhouse.embedded.corpus import Row, draw_rows
+from examples.embedded.corpus import Row, draw_rows
 
 
 def trained_texts(row: Row, tokenizer: PreTrainedTokenizerFast) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from stillhouse.embedded.shop import (
+from examples.embedded.shop import (
     CALCULATOR_SCHEMA,
     Message,
     conversation,

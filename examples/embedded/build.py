@@ -1,6 +1,6 @@
-"""Build everything in this folder that is not source: tokenizer, weights, prompts and the record of them.
+"""Build the embedded models: tokenizer, weights, prompts and the record of them.
 
-    python -m stillhouse.embedded.build [--out DIR] [--only tokenizer|teacher|student|prompts]
+    python -m examples.embedded.build [--out DIR] [--only tokenizer|teacher|student|prompts]
 
 About fifteen minutes on one core. Seeds are fixed; the same library versions on the same processor give the same
 bytes. `teacher` and `student` alone use the tokenizer that is already in DIR.
@@ -22,12 +22,13 @@ import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from examples.embedded.corpus import draw_rows
+from examples.embedded.pretrain import BATCH_SIZE, STUDENT, TEACHER, Recipe, new_model, pretrain
+from examples.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_prompts, draw_stories
+from examples.embedded.tokenizer import MAX_POSITIONS, train_tokenizer
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import PromptsConfig, ToolsConfig
-from stillhouse.embedded.corpus import draw_rows
-from stillhouse.embedded.pretrain import BATCH_SIZE, STUDENT, TEACHER, Recipe, new_model, pretrain
-from stillhouse.embedded.shop import CALCULATOR_SCHEMA, conversation, draw_prompts, draw_stories
-from stillhouse.embedded.tokenizer import MAX_POSITIONS, train_tokenizer
+from stillhouse.embedded import embedded_path
 from stillhouse.prompts.row import parse_row
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 RECIPES: Final = (TEACHER, STUDENT)
 NUM_PROMPTS: Final = 2_000
 NUM_MEASURED: Final = 800
-_HERE: Final = Path(__file__).parent
+_SHIPPED: Final = embedded_path("teacher").parent
 _TOKENIZER_SEED: Final = 11
 _NUM_TOKENIZER_STORIES: Final = 4_000
 _PROMPTS_SEED: Final = 12
@@ -52,7 +53,7 @@ _LIBRARIES: Final = ("torch", "transformers", "tokenizers", "safetensors")
 def build_tokenizer(out: Path) -> None:
     """Train the tokenizer and put a copy, with the chat template, into each model's folder."""
     stories = draw_stories(random.Random(_TOKENIZER_SEED), reserved=False)
-    chat_template = (_HERE / "chat_template.jinja").read_text(encoding="utf-8")
+    chat_template = embedded_path("chat_template.jinja").read_text(encoding="utf-8")
     texts, _ = render_jinja_template(
         conversations=[conversation(story) for story in itertools.islice(stories, _NUM_TOKENIZER_STORIES)],
         tools=[CALCULATOR_SCHEMA],
@@ -124,8 +125,8 @@ def measure(folder: Path, prompts_path: Path, num_prompts: int = NUM_MEASURED) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stillhouse.embedded.build", description="Build embedded models.")
-    parser.add_argument("--out", type=Path, default=_HERE, help="folder to write into (default: this package)")
+    parser = argparse.ArgumentParser(prog="python -m examples.embedded.build", description="Build embedded models.")
+    parser.add_argument("--out", type=Path, default=_SHIPPED, help="default: stillhouse/embedded")
     parser.add_argument("--only", choices=("tokenizer", "prompts", *(recipe.name for recipe in RECIPES)))
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
