@@ -32,6 +32,8 @@ DEFAULTS = {
     "PREFECT_SERVER_UI_API_URL": "/api",
     # Events go after 7 days and runs after 90, or the tables grow without bound.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    # In the server's memory, a restart would end every run of a deployment that limits how many run at once.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # A killed flow is known by the heartbeats that it no longer sends: `deployments/automations.py`.
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60",
     # What a flow has to tell a server that is away is kept in memory, up to here.
