@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from tasks.server.login import send_login
 
@@ -67,7 +68,7 @@ def quiet_console() -> None:
 
 
 def main() -> None:
-    """Replace this process by the command in its arguments, such as `prefect worker start`, with the defaults set."""
+    """Run the command in the arguments, such as `prefect worker start`, in this process, with the defaults set."""
     set_defaults()
     command = sys.argv[1:]
     if not command:
@@ -75,11 +76,24 @@ def main() -> None:
     # The commands of this virtual environment come first, whether it is activated or not.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # Told to end, a worker of Prefect sends itself SIGINT, which scripts have what they start in the background ignore.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if command[0] == "prefect":
+        _run_prefect(command)
     try:
         os.execvp(command[0], command)
     except OSError as error:
         sys.exit(f"{command[0]}: cannot be started: {error.strerror}")
+
+
+def _run_prefect(command: list[str]) -> NoReturn:
+    from prefect.cli import app
+
+    from tasks.server.outages import wait_out_outages
+
+    wait_out_outages(lambda line: sys.stderr.write(f"{line}\n"))
+    sys.argv = command
+    app()
+    sys.exit()
 
 
 if __name__ == "__main__":
