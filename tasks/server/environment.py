@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from tasks.server.login import send_login
 
@@ -78,22 +77,17 @@ def main() -> None:
     # Told to end, a worker of Prefect sends itself SIGINT, which scripts have what they start in the background ignore.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if command[0] == "prefect":
-        _run_prefect(command)
+        from prefect.cli import app
+
+        from tasks.server.outages import wait_out_outages
+
+        wait_out_outages(lambda line: sys.stderr.write(f"{line}\n"))
+        sys.argv = command
+        return app()
     try:
         os.execvp(command[0], command)
     except OSError as error:
         sys.exit(f"{command[0]}: cannot be started: {error.strerror}")
-
-
-def _run_prefect(command: list[str]) -> NoReturn:
-    from prefect.cli import app
-
-    from tasks.server.outages import wait_out_outages
-
-    wait_out_outages(lambda line: sys.stderr.write(f"{line}\n"))
-    sys.argv = command
-    app()
-    sys.exit()
 
 
 if __name__ == "__main__":
