@@ -31,9 +31,9 @@ def wait_out_outages(say: Callable[[str], object] = lambda line: None) -> None:
 
     def answers(response: Response) -> Response:
         server = response.request.url.netloc
-        if (began := since.get(server)) is not None:
+        began, since[server] = since.get(server), None
+        if began is not None:
             say(f"Prefect's server at {server.decode()} answers again, after {time.monotonic() - began:.0f} s")
-        since[server] = None
         return response
 
     def is_waited_for(request: Request, ending: BaseException | None) -> bool:
