@@ -13,7 +13,8 @@ test test-slow test-outside test-gpu: export PYTHONDONTWRITEBYTECODE =
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
-DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
+SERVER_PORT = $(or $(PORT),4200)
+DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:$(SERVER_PORT)/api} $(BIN)/python -m tasks.server.environment
 
 .PHONY: help setup base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
 
@@ -126,21 +127,21 @@ bench-demo: setup
 gpu: setup
 	$(BIN)/python -m benchmarks.gpu
 
-## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000
+## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000, or PORT=5100
 mlflow: base
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=1 \
-		$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
+		$(BIN)/mlflow ui --workers 1 --port $(or $(PORT),5000) --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
-## server     Prefect's server and pages, on http://127.0.0.1:4200
+## server     Prefect's server and pages, on http://127.0.0.1:4200; with PORT=4300 deploy and workers need it, too
 server: base
-	$(DEFAULTS) python -m tasks.server.prefect_server
+	$(DEFAULTS) python -m tasks.server.prefect_server --port $(SERVER_PORT)
 
 ## prefect    the same
 prefect: server
 
 ## pools      the work pools cpu and gpu, where they are missing; POOL_TYPE=docker or kubernetes for containers
 POOL_TYPE ?= process
-pools: setup
+pools: base
 	$(DEFAULTS) python deployments/pools.py $(POOL_TYPE)
 
 ## deploy     pools, automations and the deployments of CONFIGS, on a server that runs; CONFIGS="demo nightly", or all
@@ -152,7 +153,7 @@ deploy: pools
 	$(DEFAULTS) python deployments/automations.py
 
 ## automations  what the server does by itself; NOTIFY=slack-webhook/team has it tell a block of yours
-automations: setup
+automations: base
 	$(DEFAULTS) python deployments/automations.py $(if $(NOTIFY),--notify $(NOTIFY))
 
 ## worker-cpu a worker that runs what the pool cpu is given, until Ctrl-C

@@ -27,6 +27,8 @@ FLOWS: Final = ("distill", "evaluate-models", "generate", "score-rows", "train-o
 """Flows that people start. Others that share the server may beat slower or wait longer, and are not touched."""
 _STAGE_FLOW: Final = "run-stage"
 """A stage of another flow run, which waits for it and starts it again: nobody is notified of it."""
+_LOST_PLACE: Final = "Execution was cancelled by the runtime environment."
+"""Prefect's words where the lease of a concurrency limit cannot be renewed."""
 _FLOW_RUNS: Final = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
 _OF_OURS: Final = ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(FLOWS)})
 _OURS_AND_STAGES: Final = ResourceSpecification(
@@ -91,6 +93,21 @@ def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
         within=pending,
         message=f"Pending for {pending.total_seconds() / 60:g} min: the worker that took it is gone, or its container "
         "cannot be started. See the worker's log and run it again.",
+    )
+
+
+def restarts() -> Iterator[AutomationCore]:
+    """Yield the automation that starts a deployment's run again which Prefect ended since it lost its place."""
+    yield reaction(
+        "flow runs that lost their place go on",
+        {"prefect.flow-run.Crashed"},
+        ResourceSpecification({**_FLOW_RUNS.root, "prefect.state-message": _LOST_PLACE}),
+        _OF_OURS,
+        ChangeFlowRunState(
+            state=StateType.SCHEDULED,
+            name="AwaitingRetry",
+            message="Prefect's server gave its place to others while it was away; goes on from its last checkpoint.",
+        ),
     )
 
 
@@ -176,7 +193,7 @@ def main() -> None:
     if heartbeat_s is None:
         sys.exit("PREFECT_FLOWS_HEARTBEAT_FREQUENCY is not set: run this as `make automations`")
     with get_client(sync_client=True) as client:
-        wanted = [*crashes(heartbeat_s, timedelta(minutes=options.pending_minutes)), *trainings(client)]
+        wanted = [*restarts(), *crashes(heartbeat_s, timedelta(minutes=options.pending_minutes)), *trainings(client)]
         if options.notify is not None:
             wanted += notifications(_block(client, options.notify))
         for automation in wanted:

@@ -39,6 +39,7 @@ from tasks.run.stage import EVALUATION_OF, Stage, planned_names
 from tasks.run.summary import summary_rows
 from tasks.run.watch import RunWatch
 from tasks.sampling import TRAJECTORIES_FILE
+from tasks.server.outages import wait_out_outages
 from tasks.server.temporary_server import has_lasting_server
 
 _TRAINING = ("sft", "on_policy")
@@ -71,6 +72,8 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
     A failed run leaves a report of the stages so far and the reason. A suspended one is continued later, and its MLflow
     run with it.
     """
+    if has_lasting_server():
+        wait_out_outages()
     with private_umask():
         progress().say("opening the store and MLflow")
         run = start_flow(config, name, stages)

@@ -26,6 +26,7 @@ from tasks.remote.flow_run_stage import StageCall
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.run.stage import Stage
+from tasks.server.outages import wait_out_outages
 
 _POLL_S: Final = 10.0
 _GRACE_S: Final = 60.0
@@ -37,6 +38,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
     Raises ConfigError if parent and child run different versions of the code; StoreError if this machine cannot reach
     an input; StillhouseError as the stage.
     """
+    wait_out_outages()
     stage_call = StageCall.model_validate(call)
     remote = {stage.name: stage for stage in stages if stage.is_remote}
     if stage_call.stage not in remote:

@@ -32,6 +32,8 @@ DEFAULTS = {
     "PREFECT_SERVER_UI_API_URL": "/api",
     # Events go after 7 days and runs after 90, or the tables grow without bound.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    # In the server's memory, a restart would end every run of a deployment that limits how many run at once.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # A killed flow is known by the heartbeats that it no longer sends: `deployments/automations.py`.
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60",
     # What a flow has to tell a server that is away is kept in memory, up to here.
@@ -65,7 +67,7 @@ def quiet_console() -> None:
 
 
 def main() -> None:
-    """Replace this process by the command in its arguments, such as `prefect worker start`, with the defaults set."""
+    """Run the command in the arguments, such as `prefect worker start`, in this process, with the defaults set."""
     set_defaults()
     command = sys.argv[1:]
     if not command:
@@ -73,7 +75,15 @@ def main() -> None:
     # The commands of this virtual environment come first, whether it is activated or not.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # Told to end, a worker of Prefect sends itself SIGINT, which scripts have what they start in the background ignore.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if command[0] == "prefect":
+        from prefect.cli import app
+
+        from tasks.server.outages import wait_out_outages
+
+        wait_out_outages(lambda line: sys.stderr.write(f"{line}\n"))
+        sys.argv = command
+        return app()
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -5,15 +5,20 @@ page that somebody on this machine opens could start runs.
 """
 
 import argparse
+import asyncio
 import os
 import socket
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
 from tasks.server.environment import set_defaults
 from tasks.server.login import kept_login, login_file
+
+_GRACE = timedelta(minutes=5)
+"""As long as Prefect's leases."""
 
 
 def serve(
@@ -33,6 +38,8 @@ def serve(
     from tasks.server.database import begin_database
 
     begin_database()
+    if listener is None:
+        asyncio.run(_forgive_outage())
     server = get_current_settings().server
     app = create_app(final=True, webserver_only=webserver_only)
     uvicorn.run(
@@ -46,6 +53,23 @@ def serve(
         log_level=server.logging_level.lower(),
         lifespan="on",
     )
+
+
+async def _forgive_outage() -> None:
+    """Give the runs that this server knows time to be heard again before leases and waits for heartbeats end."""
+    from prefect.server.concurrency.lease_storage import get_concurrency_lease_storage
+    from prefect.server.database import provide_database_interface
+    from sqlalchemy import update
+    from sqlalchemy.exc import DBAPIError
+
+    db, leases, until = provide_database_interface(), get_concurrency_lease_storage(), datetime.now(UTC) + _GRACE
+    waits = update(db.AutomationBucket).where(db.AutomationBucket.count == 0, db.AutomationBucket.end < until)
+    # A new database of Postgres has no tables yet; one that does not answer is the app's to report.
+    with suppress(DBAPIError):
+        async with db.session_context(begin_transaction=True) as session:
+            await session.execute(waits.values(end=until))
+    for lease in await leases.read_expired_lease_ids(limit=10_000):
+        await leases.renew_lease(lease, _GRACE)
 
 
 def own_origins(host: str, port: int) -> str:

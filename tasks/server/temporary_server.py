@@ -9,6 +9,7 @@ environment.
 """
 
 import atexit
+import logging
 import os
 import socket
 import sys
@@ -24,6 +25,7 @@ from tasks.server.prefect_server import own_origins, serve
 
 _VARIABLE = "STILLHOUSE_TEMPORARY_SERVER"
 """Set in a run with a temporary server, and in its children."""
+_logger = logging.getLogger("stillhouse.server")
 _SLIM = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
@@ -66,6 +68,10 @@ def flow_on_server() -> Iterator[None]:
     """Run a flow without heartbeats to a temporary server; raise StillhouseError for a server that does not answer."""
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+    if has_lasting_server():
+        from tasks.server.outages import wait_out_outages
+
+        wait_out_outages(_logger.warning)
     # The end of a flow waits up to a second for the thread that sends them.
     settings = nullcontext() if has_lasting_server() else temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     try:

@@ -1,7 +1,10 @@
 """Runs of deployments that end badly under a worker, and workers that end badly themselves."""
 
+import json
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -122,3 +125,48 @@ def test_a_machine_that_is_lost_with_the_training_of_a_run_is_noticed_and_anothe
     assert case.prefect.ended(run)["type"] == "COMPLETED"
     assert case.resumed_from_step() > 0
     assert case.teacher.num_asked == NUM_PROMPTS
+
+
+def leases(case: Any) -> dict[Path, str]:
+    """Return the files that keep the places of runs, with the time at which each is given up."""
+    folder = case.prefect.folder / "prefect" / "concurrency_leases"
+    return {path: json.loads(path.read_text())["expiration"] for path in folder.glob("*-*.json")}
+
+
+def test_a_restart_of_the_server_is_one_line_and_a_deployments_run_keeps_its_place_and_can_be_cancelled(
+    case: Any, start_worker: StartWorker
+) -> None:
+    case.teacher.answered = 10
+    worker = start_worker()
+    run = case.submit("generate")
+    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    before = leases(case)
+    assert before
+    case.prefect.kill()
+    worker.wait_until(lambda: "does not answer" in worker.output, "the worker says so")
+    # After three tries in 24 seconds Prefect would not look for cancels any more.
+    time.sleep(40)
+    case.prefect.start()
+    worker.wait_until(lambda: leases(case).keys() == before.keys() and leases(case) != before, "a renewal")
+    case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    worker.wait_until(lambda: case.state(run) == "CANCELLED", "the run is cancelled")
+    assert (worker.output.count("does not answer"), worker.output.count("answers again")) == (1, 1)
+
+    case.teacher.answered = NUM_PROMPTS
+    assert case.prefect.ended(case.submit("generate"))["type"] == "COMPLETED"
+    assert not case.teacher.paid_twice
+
+
+def test_a_run_that_lost_its_place_is_started_again_by_itself_and_goes_on(case: Any, start_worker: StartWorker) -> None:
+    case.prefect.tool("python", "deployments/automations.py")
+    case.teacher.answered = 10
+    worker = start_worker()
+    run = case.submit("generate")
+    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    for path in leases(case):
+        path.unlink()
+    worker.wait_until(lambda: case.prefect.get(f"flow_runs/{run}")["run_count"] == 2, "the run is started again")
+    case.teacher.answered = NUM_PROMPTS
+    assert case.prefect.ended(run)["type"] == "COMPLETED"
+    assert case.teacher.num_billed == NUM_PROMPTS
+    assert not case.teacher.paid_twice
