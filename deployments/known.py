@@ -1,14 +1,24 @@
 """A deployment on the server, in the form in which a file of deployments is read."""
 
+from typing import Final
+
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
 
 from deployments.prefect_file import schedule_values
 from stillhouse.types import JsonObject
+
+_NOT_FINAL: Final = [state for state in StateType if state not in TERMINAL_STATES]
 
 
 def find(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
@@ -21,12 +31,12 @@ def find(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
 
 def unfinished_run(client: SyncPrefectClient, deployment: DeploymentResponse) -> FlowRun | None:
     """Return a run that would be lost with its deployment: any but those that a schedule has yet to start."""
-    runs = client.read_flow_runs(deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])))
-    for run in runs:
-        is_to_come = run.auto_scheduled and run.state_name == Scheduled().name
-        if run.state is not None and not run.state.is_final() and not is_to_come:
-            return run
-    return None
+    runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_NOT_FINAL))),
+    )
+    planned = Scheduled().name
+    return next((run for run in runs if not (run.auto_scheduled and run.state_name == planned)), None)
 
 
 def automations_with(client: SyncPrefectClient, deployment: DeploymentResponse) -> list[str]:
