@@ -144,13 +144,11 @@ POOL_TYPE ?= process
 pools: base
 	$(DEFAULTS) python deployments/pools.py $(POOL_TYPE)
 
-## deploy     pools, automations and the deployments of CONFIGS, on a server that runs; CONFIGS="demo nightly", or all
+## deploy     pools, automations and the deployments of CONFIGS, on a server that runs; CONFIGS="demo nightly", or all; RESET=1 drops what was set on the pages
 CONFIGS ?= demo
-# Those called gpu and cpu take the stages that other flow runs hand over.
-DEPLOYED = $(if $(filter all,$(CONFIGS)),--all,$(foreach name,gpu cpu $(CONFIGS),-n $(name)))
 deploy: pools
-	$(DEFAULTS) prefect --no-prompt deploy $(DEPLOYED) --prefect-file deployments/prefect.yaml
-	$(DEFAULTS) python deployments/automations.py
+	status=0; $(DEFAULTS) python -m deployments.deploy $(CONFIGS) $(if $(RESET),--reset) || status=$$?; \
+		$(DEFAULTS) python deployments/automations.py && exit $$status
 
 ## automations  what the server does by itself; NOTIFY=slack-webhook/team has it tell a block of yours
 automations: base

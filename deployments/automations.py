@@ -142,8 +142,12 @@ def trainings(client: SyncPrefectClient) -> Iterator[AutomationCore]:
 
     The training takes the config of the run that made the dataset.
     """
+    # An automation is known by its name, which is that of the config: whoever switched it off finds it off.
     deployments = {
-        flow: {deployment.name: deployment.id for deployment in client.read_deployments(flow_filter=_named(flow))}
+        flow: {
+            deployment.name.removesuffix(f"-{flow}"): deployment.id
+            for deployment in client.read_deployments(flow_filter=_named(flow))
+        }
         for flow in ("generate", "train-sft")
     }
     config = {"__prefect_kind": "jinja", "template": "{{ event.payload.config | tojson }}"}

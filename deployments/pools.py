@@ -7,11 +7,16 @@ A pool that is there keeps its template, with what was changed in Prefect's page
 """
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import yaml
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.exceptions import ObjectNotFound
 
@@ -45,25 +50,41 @@ def job_template(kind: str, pool: str) -> dict[str, Any]:
     return template
 
 
-def ensure_pool(pool: str, kind: str, *, overwrite: bool) -> str:
-    """Create a pool or overwrite its template; return what was done."""
-    template = job_template(kind, pool)
+@contextmanager
+def connected() -> Iterator[SyncPrefectClient]:
+    """Yield a client of Prefect's server; end the command with one line if there is none or it refuses the login."""
     with get_client(sync_client=True) as client:
         try:
-            existing = client.read_work_pool(pool)
-        except ObjectNotFound:
-            client.create_work_pool(
-                WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=LIMITS[pool])
+            yield client
+        except httpx.TransportError as error:
+            sys.exit(f"{client.api_url}: no answer ({error}); start it by `make server`, or set PREFECT_API_URL")
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.UNAUTHORIZED:
+                raise
+            sys.exit(
+                f"{client.api_url}: refuses the login; expected the server's own in PREFECT_API_AUTH_STRING, or beside "
+                "it in the file server-login of PREFECT_HOME"
             )
-            return f"created, of type {kind}"
-        if not overwrite:
-            return f"there already, of type {existing.type}"
-        if existing.type != kind:
-            raise SystemExit(
-                f"pool {pool} is of type {existing.type}: `prefect work-pool delete {pool}` makes room for {kind}"
-            )
-        client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
-        return "there already, its template written anew"
+
+
+def ensure_pool(client: SyncPrefectClient, pool: str, kind: str, *, overwrite: bool) -> str:
+    """Create a pool or overwrite its template; return what was done."""
+    template = job_template(kind, pool)
+    try:
+        existing = client.read_work_pool(pool)
+    except ObjectNotFound:
+        client.create_work_pool(
+            WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=LIMITS[pool])
+        )
+        return f"created, of type {kind}"
+    if not overwrite:
+        return f"there already, of type {existing.type}"
+    if existing.type != kind:
+        raise SystemExit(
+            f"pool {pool} is of type {existing.type}: `prefect work-pool delete {pool}` makes room for {kind}"
+        )
+    client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
+    return "there already, its template written anew"
 
 
 def main() -> None:
@@ -72,8 +93,9 @@ def main() -> None:
     parser.add_argument("type", nargs="?", choices=TYPES, default="process", help="how workers start flows")
     parser.add_argument("--overwrite", action="store_true", help="write the template of a pool that is there anew")
     options = parser.parse_args()
-    for pool in LIMITS:
-        print(f"pool {pool}: {ensure_pool(pool, options.type, overwrite=options.overwrite)}")  # noqa: T201
+    with connected() as client:
+        for pool in LIMITS:
+            print(f"pool {pool}: {ensure_pool(client, pool, options.type, overwrite=options.overwrite)}")  # noqa: T201
 
 
 if __name__ == "__main__":

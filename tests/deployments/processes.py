@@ -180,10 +180,10 @@ class Prefect(Server):
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
-    def deploy(self, *which: str) -> None:
-        """Make the pools and those deployments of `deployments/prefect.yaml`."""
+    def deploy(self, *configs: str) -> None:
+        """Make the pools and the deployments of these configs, as `make deploy` does."""
         self.tool("python", "deployments/pools.py")
-        self.tool("prefect", "--no-prompt", "deploy", *which, "--prefect-file", "deployments/prefect.yaml")
+        self.tool("python", "-m", "deployments.deploy", *configs)
 
     def get(self, path: str) -> Any:
         return self._request("GET", path, None)

@@ -12,13 +12,11 @@ import psutil
 import pytest
 
 from stillhouse.config import load_config
-from tests.deployments.prefect_file import read_deployments
 from tests.deployments.processes import Prefect, assert_gone, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRIES = read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT)
 # Without on-policy distillation, which is the same code path; long enough to be ended in the middle, if wanted.
 SFT_ALONE = ["on_policy.enabled=false", "evaluation.enabled=false", "runtime.training_deployment=run-stage/cpu"]
 NO_RAY = ["runtime.launcher=ray", "runtime.ray_address=http://127.0.0.1:1"]
@@ -28,7 +26,7 @@ NO_RAY = ["runtime.launcher=ray", "runtime.ray_address=http://127.0.0.1:1"]
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield a Prefect server after `make deploy`."""
     with Prefect(tmp_path_factory.mktemp("prefect"), PREFECT_SERVER_UI_ENABLED="false") as prefect:
-        prefect.deploy("--all")
+        prefect.deploy("all")
         prefect.tool("python", "deployments/automations.py")
         yield prefect
 
@@ -66,15 +64,15 @@ def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
 
 def test_a_schedule_makes_runs(deployed: Any) -> None:
     """Prefect 3.8 cannot insert them with SQLAlchemy 2.1, and says so in the server's log alone."""
-    wanted = {"deployments": {"name": {"any_": ["demo"]}}, "flows": {"name": {"any_": ["distill"]}}}
-    runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of distill/demo")
+    wanted = {"deployments": {"name": {"any_": ["demo-distill"]}}}
+    runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of demo-distill")
     assert all(run["auto_scheduled"] and run["parameters"]["config"] for run in runs)
 
 
 def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(deployed: Any) -> None:
     automations = deployed.post("automations/filter", {})
     assert len(automations) == 6
-    switched_off = next(known for known in automations if "train-sft/demo" in known["name"])
+    switched_off = next(known for known in automations if "train-sft/demo " in known["name"])
     httpx.patch(
         f"{deployed.api}/automations/{switched_off['id']}", json={"enabled": False}, timeout=60, auth=deployed.auth
     ).raise_for_status()
@@ -85,12 +83,14 @@ def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_
     assert after == {known["name"]: known["name"] != switched_off["name"] for known in automations}
 
     assert "there already" in deployed.tool("python", "deployments/pools.py")
-    deployed.tool("prefect", "--no-prompt", "deploy", "-n", "demo", "--prefect-file", "deployments/prefect.yaml")
-    assert len(deployed.get("deployments/name/distill/demo")["schedules"]) == 1
+    again = deployed.tool("python", "-m", "deployments.deploy", "demo").splitlines()
+    assert len(again) == 8
+    assert all(line.endswith(": unchanged") for line in again)
+    assert len(deployed.get("deployments/name/distill/demo-distill")["schedules"]) == 1
 
 
 def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Any) -> None:
-    deployment = deployed.get("deployments/name/distill/smoke")
+    deployment = deployed.get("deployments/name/distill/smoke-distill")
     config = {**deployment["parameters"]["config"], "sft": {"learning_rate": 0.0}}
     body = {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}}
     answer = httpx.post(
@@ -101,9 +101,9 @@ def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Any) -> None
 
 
 def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_config(deployed: Any, worker: Any) -> None:
-    run = _submit(deployed, "generate/smoke", *SFT_ALONE)
+    run = _submit(deployed, "generate/smoke-generate", *SFT_ALONE)
     assert deployed.ended(run)["type"] == "COMPLETED"
-    training = deployed.get("deployments/name/train-sft/smoke")["id"]
+    training = deployed.get("deployments/name/train-sft/smoke-train-sft")["id"]
     wanted = {"flow_runs": {"deployment_id": {"any_": [training]}}}
     (started,) = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the automation starts the training")
     assert started["parameters"] == deployed.get(f"flow_runs/{run}")["parameters"]
@@ -117,7 +117,7 @@ def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_conf
     assert json.loads(manifest.read_bytes())["artifact"]["facts"]["steps"] > 0
 
     # What one has trained no other trains again, wherever it would.
-    again = _submit(deployed, "train-sft/smoke", *SFT_ALONE)
+    again = _submit(deployed, "train-sft/smoke-train-sft", *SFT_ALONE)
     assert deployed.ended(again)["type"] == "COMPLETED"
     assert _children(deployed, again) == []
 
@@ -126,7 +126,7 @@ def test_shards_trainings_and_evaluations_of_a_run_are_made_by_flow_runs_of_anot
     deployed: Any, worker: Any
 ) -> None:
     elsewhere = ["runtime.training_deployment=run-stage/cpu", "runtime.rollout_deployment=run-stage/cpu"]
-    run = _submit(deployed, "distill/smoke", *elsewhere, "on_policy.enabled=false", "rollouts.temperature=0.9")
+    run = _submit(deployed, "distill/smoke-distill", *elsewhere, "on_policy.enabled=false", "rollouts.temperature=0.9")
     assert deployed.ended(run)["type"] == "COMPLETED"
     children = _children(deployed, run)
     assert {child["state_type"] for child in children} == {"COMPLETED"}
@@ -137,7 +137,9 @@ def test_shards_trainings_and_evaluations_of_a_run_are_made_by_flow_runs_of_anot
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])
 def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(deployed: Any, worker: Any, end: str) -> None:
-    parent = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.num_epochs=500", f"sft.learning_rate=0.00{len(end)}")
+    parent = _submit(
+        deployed, "train-sft/smoke-train-sft", *SFT_ALONE, "sft.num_epochs=500", f"sft.learning_rate=0.00{len(end)}"
+    )
     (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
     process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")
     training = wait_until(
@@ -161,7 +163,7 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(deployed: Any,
 def test_a_training_that_fails_elsewhere_is_the_failure_of_its_parent_with_the_reason(
     deployed: Any, worker: Any
 ) -> None:
-    run = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", *NO_RAY)
+    run = _submit(deployed, "train-sft/smoke-train-sft", *SFT_ALONE, "sft.learning_rate=0.004", *NO_RAY)
     state = deployed.ended(run)
     assert state["type"] == "FAILED"
     assert "run-stage/cpu" in state["message"]

@@ -1,13 +1,17 @@
 """The promises of `prefect.yaml`, read without a server."""
 
+import asyncio
+from datetime import date, datetime, time, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.server.schemas.schedules import CronSchedule as ServerCronSchedule
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 from prefect.utilities.templating import find_placeholders
@@ -28,6 +32,11 @@ def _id(entry: dict[str, Any]) -> str:
     return f"{entry['entrypoint'].rpartition('.')[2]}/{entry['name']}"
 
 
+def _config(entry: dict[str, Any]) -> str:
+    name: str = entry["name"]
+    return name.removesuffix(f"-{_flow(entry['entrypoint']).name}")
+
+
 @cache
 def _flow(entrypoint: str) -> Flow[..., Any]:
     # Prefect itself would deploy a placeholder for a flow that cannot be imported, and say nothing.
@@ -41,16 +50,33 @@ def _form(entrypoint: str) -> dict[str, Any]:
 
 def test_every_flow_and_every_shipped_config_is_deployed() -> None:
     assert {entry["entrypoint"] for entry in ENTRIES} == {f"flows.{stem}.{stem}" for stem in FLOW_FILES}
-    assert {entry["name"] for entry in ENTRIES} >= {path.stem for path in (ROOT / "configs").rglob("*.yaml")}
-    names = [_id(entry) for entry in ENTRIES]
-    assert len(names) == len(set(names))
+    assert {_config(entry) for entry in WITH_CONFIG} == {path.stem for path in (ROOT / "configs").rglob("*.yaml")}
     assert all(_flow(entry["entrypoint"]).fn.__module__ in entry["entrypoint"] for entry in ENTRIES)
+
+
+def test_each_deployment_has_a_name_of_its_own_and_says_what_it_needs() -> None:
+    names = [entry["name"] for entry in ENTRIES]
+    assert len(names) == len(set(names))
+    said = [entry["description"] for entry in ENTRIES]
+    assert len(said) == len(set(said))
+    for entry in WITH_CONFIG:
+        assert ("paid" in entry["tags"]) == ("_API_KEY" in entry["description"])
+        assert ("embedded" in entry["tags"]) == ("No key, no GPU." in entry["description"])
+
+
+@pytest.mark.parametrize("day", [date(2027, 3, 28), date(2027, 10, 31)], ids=["to-summer-time", "to-winter-time"])
+def test_a_schedule_runs_once_and_at_its_time_on_the_day_the_clocks_change(day: date) -> None:
+    start = datetime.combine(day, time(), ZoneInfo("Europe/Berlin"))
+    for minute, hour in {tuple(each["cron"].split()[:2]) for entry in ENTRIES for each in entry.get("schedules", ())}:
+        schedule = ServerCronSchedule(cron=f"{minute} {hour} * * *", timezone="Europe/Berlin")
+        dates = asyncio.run(schedule.get_dates(n=9, start=start, end=start + timedelta(days=1, seconds=-1)))
+        assert [(found.hour, found.minute) for found in dates] == [(int(hour), int(minute))]
 
 
 @pytest.mark.parametrize("entry", WITH_CONFIG, ids=_id)
 def test_a_deployment_runs_the_config_of_its_name_and_its_form_takes_it(entry: dict[str, Any]) -> None:
     given = entry["parameters"]["config"]
-    (path,) = (ROOT / "configs").rglob(f"{entry['name']}.yaml")
+    (path,) = (ROOT / "configs").rglob(f"{_config(entry)}.yaml")
     overrides = []
     if deployment := given["runtime"].get("training_deployment"):
         assert deployment in {"run-stage/gpu"}
@@ -90,7 +116,7 @@ def test_two_configs_of_one_stem_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "same.yaml").write_text("")
-    with pytest.raises(ConfigError, match=r"b/same\.yaml"):
+    with pytest.raises(ConfigError, match=r"a/same\.yaml, .*b/same\.yaml"):
         read_configs(str(tmp_path))
 
 

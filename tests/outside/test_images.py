@@ -74,7 +74,7 @@ def stack(
 
 
 def test_a_worker_runs_the_dag_and_both_servers_ask_for_a_login(stack: ComposeStack) -> None:
-    deployment = ["prefect", "deployment", "run", "distill/smoke", "--watch", "--watch-timeout", "1500"]
+    deployment = ["prefect", "deployment", "run", "distill/smoke-distill", "--watch", "--watch-timeout", "1500"]
     assert "Completed" in stack.run_in("worker-cpu", *deployment)
     # Servers that record a run which has just ended take their time.
     client = httpx.Client(timeout=120, follow_redirects=True)

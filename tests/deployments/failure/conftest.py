@@ -108,8 +108,8 @@ class Case:
         return flow
 
     def submit(self, flow: str) -> str:
-        """Return a run of the flow's deployment `smoke` with this config, for a worker; the flow run's id."""
-        run_id: str = self.prefect.submit(f"{flow}/smoke", self.config)
+        """Return a run of the flow's deployment of `smoke` with this config, for a worker; the flow run's id."""
+        run_id: str = self.prefect.submit(f"{flow}/smoke-{flow}", self.config)
         return run_id
 
     def state(self, run_id: str) -> str:
@@ -190,7 +190,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def deployed(prefect: Any) -> Any:
     """Return the server with the pools and the smoke deployments of `deployments/prefect.yaml`."""
-    prefect.deploy("--name=smoke")
+    prefect.deploy("smoke")
     return prefect
 
 

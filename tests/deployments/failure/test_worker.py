@@ -111,7 +111,6 @@ def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_p
 def test_a_machine_that_is_lost_with_the_training_of_a_run_is_noticed_and_another_goes_on(
     case: Any, deployed: Any, start_worker: StartWorker
 ) -> None:
-    deployed.deploy("--name=gpu")
     deployed.tool("python", "deployments/automations.py")
     case.config["runtime"]["training_deployment"] = "run-stage/gpu"
     start_worker()
