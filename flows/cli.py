@@ -263,7 +263,7 @@ def _connect_ahead(config: DistillConfig) -> None:
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     uri = config.tracking.uri or default_uri(store.root)
     with suppress(StillhouseError, OSError):
-        store.make()
+        store.make(config.runtime.store_mode)
         if is_database(uri):
             connect(uri)
         else:

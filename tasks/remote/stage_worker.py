@@ -53,6 +53,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
     unrecorded = TrackedRun(None, None, stage_call.stage, stage_call.context.store.root)
     run = Run(name=stage_call.stage, config=DistillConfig(), context=stage_call.context, record=unrecorded)
     with private_umask(), _cancelled_with_parent():
+        stage_call.context.store.make()
         if stage.task.isasync:
             run_until_done(load_or_run_async(stage, run, inputs))
         else:

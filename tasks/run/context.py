@@ -167,7 +167,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
             f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {name}; expected one of {', '.join(names)}"
         )
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
-    store.make()
+    store.make(config.runtime.store_mode)
     if store.remote is not None:
         # A mistyped bucket should fail now, not after hours of work.
         store.check()
