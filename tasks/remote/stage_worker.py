@@ -25,6 +25,7 @@ from tasks.cache.stage import load_or_run, load_or_run_async
 from tasks.remote.flow_run_stage import StageCall
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
+from tasks.run.keys import find_keys
 from tasks.run.stage import Stage
 
 _POLL_S: Final = 10.0
@@ -44,6 +45,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
             f"stage {stage_call.stage!r} cannot run for another flow run; expected one of {', '.join(remote)}"
         )
     stage = remote[stage_call.stage]
+    find_keys(stage_call.context.variables)
     inputs = local_inputs(stage_call, stage)
     if (key := stage.key(inputs)) != stage_call.key:
         raise ConfigError(
