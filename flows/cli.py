@@ -13,7 +13,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from dotenv import load_dotenv
 
 from flows.verbs import ApiKeyEnv, BaseUrl, Entries, Overrides, Teacher
 from flows.verbs.data import EXPORT_FORMS, ExportForm, convert, export, view
@@ -25,6 +24,7 @@ from flows.verbs.students import publish
 from flows.verbs.trial import show_preview, try_config
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.keys import read_env_file
 from stillhouse.processes.exit import without_teardown
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.tracking.client import connect, default_uri, import_client
@@ -58,7 +58,7 @@ def main() -> None:
 
 def run_command() -> None:
     """Run the command line in a process that may continue; raise SystemExit with the exit code."""
-    load_dotenv(Path(".env"))
+    read_env_file()
     set_defaults()
     quiet_console()
     try:
@@ -263,7 +263,7 @@ def _connect_ahead(config: DistillConfig) -> None:
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     uri = config.tracking.uri or default_uri(store.root)
     with suppress(StillhouseError, OSError):
-        store.make()
+        store.make(config.runtime.store_mode)
         if is_database(uri):
             connect(uri)
         else:

@@ -14,6 +14,7 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.inference.budget import price_of, require_prices
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inspection import Finding
+from stillhouse.keys import place_of, unset
 from stillhouse.store import ArtifactStore
 
 _REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "aiohttp", "pyarrow")
@@ -78,9 +79,9 @@ def _keys(sections: Mapping[ModelRole, TeacherConfig], config: DistillConfig) ->
     for name, is_needed in needed.items():
         label = "API key" if len(needed) == 1 else f"API key {name}"
         if os.environ.get(name):
-            yield Finding(label, True, f"{name} is set")
+            yield Finding(label, True, f"{name} is set: found in {place_of(name)}")
         elif is_needed:
-            yield Finding(label, False, f"{name} is not set")
+            yield Finding(label, False, unset(name))
         else:
             yield Finding(label, None, f"{name} is not set; not needed here")
 

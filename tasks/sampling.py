@@ -1,5 +1,6 @@
 """Sampling trajectories from a model: what rollouts, evaluation, difficulty and judging have in common."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ from tasks.cache.journal import journal_of
 from tasks.first_question import ask_first
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
+from tasks.run.keys import find_keys
 from tasks.run.progress import PartProgress, progress
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
@@ -70,6 +72,7 @@ async def sample(
     # Created first, since a model that has to be loaded takes a while.
     is_local = teacher is None or teacher.base_url is None
     watcher = PartProgress(stage, part, len(prompts) * config.num_samples, is_local=is_local)
+    await asyncio.to_thread(find_keys, context.variables)
     async with AsyncExitStack() as opened:
         endpoint = await opened.enter_async_context(endpoint_of(model, teacher, context.runtime, role))
         started = time.monotonic()

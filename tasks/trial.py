@@ -18,6 +18,7 @@ from stillhouse.types import Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.run.interruption import run_until_done
+from tasks.run.keys import variables_of
 from tasks.run.paid_models import paid_models
 from tasks.sampling import Sampled, check_failures, sample
 
@@ -79,6 +80,7 @@ def context_of(config: DistillConfig) -> Iterator[RunContext]:
         budget=config.budget,
         mlflow_run_id=None,
         paid_models=tuple(paid_models(config, {"rollouts"})),
+        variables=variables_of(config),
     )
     context.store.make()
     try:

@@ -85,6 +85,7 @@ def doctor(
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
     from tasks.first_question import examine_models
+    from tasks.run.keys import find_keys, variables_of
 
     changes = overrides or ()
     checked = addressed(partial(load_config, config) if config else partial(parse_config, {}, "--set"), changes)
@@ -97,6 +98,7 @@ def doctor(
 
         checks = inspect_store(ArtifactStore(checked.runtime.store, checked.runtime.scratch).root)
     else:
+        find_keys(variables_of(checked))
         checks = chain(examine(checked), examine_models(checked))
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False

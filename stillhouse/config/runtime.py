@@ -59,6 +59,9 @@ class RuntimeConfig(Section):
     store: str = "runs"
     """Folder of artifacts, journal, checkpoints and the MLflow database. For several machines a URL such as
     `s3://BUCKET/PREFIX`, which holds finished artifacts (the extra `s3`; credentials by the usual AWS variables)."""
+    store_mode: Literal["private", "group"] = "private"
+    """Who else may use the store on this machine: nobody, or the members of its folder's group, who then continue each
+    other's runs."""
     scratch: str = "runs"
     """Local folder for unfinished work and copies of finished artifacts if `store` is a URL; otherwise unused."""
     api_key_env: VariableName = "OPENAI_API_KEY"

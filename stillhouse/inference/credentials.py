@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from stillhouse.errors import AuthenticationError
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.keys import place_of, unset
 from stillhouse.sellers import AZURE
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ async def signed(endpoint: Endpoint, variable: str) -> AsyncIterator[Endpoint]:
     if key := os.environ.get(variable, "").strip():
         if not key.isascii() or not key.isprintable() or " " in key:
             raise AuthenticationError(
-                f"the environment variable {variable} holds characters that are in no API key, such as a space, a line "
-                "break or typographic quotes. Copy the key anew into .env or the environment",
+                f"{variable} of {place_of(variable)} holds characters that are in no API key, such as a space, a line "
+                "break or typographic quotes. Copy the key anew",
                 code="no-key",
             )
         yield replace(endpoint, api_key=key, key_variable=variable)
@@ -66,7 +67,7 @@ def tokens_of(credential: "AsyncTokenCredential") -> Callable[[], Awaitable[str]
 
 def _no_key(endpoint: Endpoint, variable: str, remedy: str) -> AuthenticationError:
     return AuthenticationError(
-        f"{endpoint.base_url}: no API key: the environment variable {variable} is not set. Put {variable}=... into "
-        f".env or the environment, or name another variable in {endpoint.role.key_setting}{remedy}",
+        f"{endpoint.base_url}: no API key: {unset(variable)}, or name another variable in "
+        f"{endpoint.role.key_setting}{remedy}",
         code="no-key",
     )

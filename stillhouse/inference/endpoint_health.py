@@ -9,6 +9,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind
 from stillhouse.inference.refused_setting import refused_alike
 from stillhouse.inference.retry import RetryPolicy
+from stillhouse.keys import place_of
 
 _MAX_FAILED_AT_FIRST: Final = 20  # requests that may fail for good before the first one succeeds
 _MAX_REFUSED_ALIKE: Final = 3  # prompts that may be refused in the same words before the first one succeeds
@@ -60,8 +61,8 @@ class EndpointHealth:
             hint = ""
             if endpoint.key_variable is not None:
                 hint = (
-                    f". It was read from the environment variable {endpoint.key_variable}: set the right one there or "
-                    f"in .env, or name another variable in {endpoint.role.key_setting}, and run the same command again"
+                    f". It is {endpoint.key_variable} of {place_of(endpoint.key_variable)}: set the right one there, "
+                    f"or name another variable in {endpoint.role.key_setting}, and run the same command again"
                 )
             return AuthenticationError(f"{endpoint.base_url}: the API key was refused: {message}{hint}")
         if failure.kind is FailureKind.QUOTA:

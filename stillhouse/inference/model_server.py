@@ -17,6 +17,7 @@ from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.inference.transport import HttpAnswer
+from stillhouse.keys import unset
 
 ResultT = TypeVar("ResultT")
 
@@ -156,8 +157,5 @@ def read_key(variable: str | None, setting: str) -> str | None:
     """Return the variable's key, None where no variable is named; raise AuthenticationError if it is not set."""
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
-        raise AuthenticationError(
-            f"{setting}: the environment variable {variable} is not set. Put {variable}=... into .env or the "
-            "environment, or leave the setting out"
-        )
+        raise AuthenticationError(f"{setting}: {unset(variable)}, or leave the setting out")
     return key

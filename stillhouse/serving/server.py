@@ -13,6 +13,7 @@ import uvicorn
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.keys import unset
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -48,7 +49,7 @@ def serve(
     # Cheap checks first: importing torch takes seconds.
     api_key = None if api_key_env is None else os.environ.get(api_key_env)
     if api_key_env is not None and not api_key:
-        raise ConfigError(f"environment variable {api_key_env!r}, which should hold the API key, is not set or empty")
+        raise ConfigError(f"--api-key-env: {unset(api_key_env)}")
     path = resolve_model(model)
     listener = _listen(host, port)
     from transformers.utils import logging

@@ -22,7 +22,7 @@ from stillhouse.store.manifest import (
     list_files,
     parse_manifest,
 )
-from stillhouse.store.private import private_store, tighten, tighten_below
+from stillhouse.store.private import StoreMode, private_store, set_access, set_access_below
 from stillhouse.store.remote import RemoteFolder, artifact_prefix, fetch_artifact
 from stillhouse.types import Artifact, JsonObject
 
@@ -62,10 +62,10 @@ class ArtifactStore:
         if self.remote is not None:
             self.remote.write("stillhouse", b"A store of Stillhouse.\n")
 
-    def make(self) -> None:
-        """Create the local folder, or restrict an existing one to its owner."""
+    def make(self, mode: StoreMode | None = None) -> None:
+        """Create the local folder for its owner or a group, or give an existing one to them; None keeps a group's."""
         try:
-            private_store(self.root)
+            private_store(self.root, mode)
         except OSError as error:
             raise unwritable(self.root, error) from error
 
@@ -83,8 +83,8 @@ class ArtifactStore:
             manifest = Manifest(artifact=artifact, files=files)
             (work / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
             for folder in (final.parent.parent, final.parent):
-                tighten(folder)
-            tighten_below(work)
+                set_access(folder)
+            set_access_below(work)
             return artifact
 
     def here(self, artifact: Artifact) -> Artifact:

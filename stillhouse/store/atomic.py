@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import StoreError
+from stillhouse.store.private import is_groups, set_access_below
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -46,6 +47,9 @@ def _replaced(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary(path, make) as work:
             yield work
+            if is_groups(path.parent):
+                # What safetensors or `tempfile` wrote is its owner's alone, whatever the umask.
+                set_access_below(work)
             for changed in (*work.rglob("*"), work):
                 sync(changed)
             _put(work, path)
@@ -89,8 +93,9 @@ def unwritable(path: Path, error: OSError) -> StoreError:
             free = f" ({shutil.disk_usage(folder).free / 2**30:.2f} GiB are free)"
             break
     return StoreError(
-        f"{path}: cannot be written: {error.strerror or error}{free}. Free some space or mend the permissions there, "
-        "or name another place, for the store in runtime.store; then run the same command again: what finished is kept"
+        f"{path}: cannot be written: {error.strerror or error}{free}. Free some space, have the owner of a store "
+        "set runtime.store_mode to `group`, or name another place, for the store in runtime.store; then run the same "
+        "command again: what finished is kept"
     )
 
 

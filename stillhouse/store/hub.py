@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from stillhouse.errors import ConfigError, StoreError
+from stillhouse.keys import unset
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -20,8 +21,8 @@ def hub_client() -> "HfApi":
     token = os.environ.get(_TOKEN_ENV)
     if not token:
         raise ConfigError(
-            f"the environment variable {_TOKEN_ENV} is not set; expected a token of the Hugging Face Hub with the "
-            "right to write. Make one at https://huggingface.co/settings/tokens and put it into .env or the environment"
+            f"{unset(_TOKEN_ENV)}: a token of the Hugging Face Hub with the right to write, made at "
+            "https://huggingface.co/settings/tokens"
         )
     return HfApi(token=token)
 

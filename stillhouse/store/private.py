@@ -1,6 +1,7 @@
-"""Access to a store for its owner only: folders 0700 and files 0600, whatever the umask.
+"""Who may use a store: its owner alone (folders 0700, files 0600), or a group (2770, 0660), whatever the umask.
 
-Files of other users and folders that the system shares, such as /tmp, are left alone.
+The mode of the store's folder says which, and what lies below follows it. Files of other users and folders that the
+system shares, such as /tmp, are left alone.
 """
 
 import logging
@@ -9,10 +10,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+StoreMode = Literal["private", "group"]
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_GROUPS: Final = stat.S_IRWXG | stat.S_ISGID
 _PRIVATE_UMASK: Final = 0o077
+_GROUP_UMASK: Final = 0o007
 _STORE_NAMES: Final = (
     *("artifacts", "batches", "journal", "mlartifacts", "mlflow", "registered"),
     *("reports", "results", "scores", "tracking", "training", "views"),
@@ -23,59 +27,70 @@ logger = logging.getLogger(__name__)
 
 
 def private_folder(folder: Path) -> None:
-    """Create a folder and its parents for the owner only, or restrict an existing one."""
+    """Create a folder in a store, and its parents, or give an existing one the access of the folder above it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tighten(folder)
+    set_access(folder)
 
 
 def private_file(path: Path) -> None:
-    """Create an empty file for the owner only, or restrict an existing one. SQLite's side files inherit its mode."""
+    """Create an empty file, or give an existing one the access of its folder. SQLite's side files inherit its mode."""
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))):
         with suppress(FileNotFoundError):
-            tighten(file)
+            set_access(file)
 
 
-def private_store(root: Path) -> None:
-    """Create the folder of a store for its owner only; an accessible one is restricted with its contents."""
+def private_store(root: Path, mode: StoreMode | None = None) -> None:
+    """Create the folder of a store; one of ours in another mode is changed with its contents, None keeps a group's.
+
+    What this process makes from now on in a group's store is the group's.
+    """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not is_open_to_others(root):
-        return
-    for entry in root.iterdir():
-        if entry.name.startswith(_STORE_NAMES):
-            tighten_below(entry)
-    tighten(root)
-    logger.info("store %s: taken from other users of this machine, who could enter it", root)
+    for_group = is_groups(root) if mode is None else mode == "group"
+    if set_access(root, for_group=for_group):
+        for entry in root.iterdir():
+            if entry.name.startswith(_STORE_NAMES):
+                set_access_below(entry, for_group=for_group)
+        logger.info("store %s: is for %s from now on", root, "its group" if for_group else "its owner alone")
+    if is_groups(root):
+        os.umask(_GROUP_UMASK)
 
 
-def tighten_below(path: Path) -> None:
-    """Restrict a file, or a folder with its contents, to its owner."""
+def is_groups(folder: Path) -> bool:
+    return folder.stat().st_mode & _GROUPS == _GROUPS
+
+
+def set_access_below(path: Path, *, for_group: bool | None = None) -> None:
+    """Do as `set_access` for a file, or a folder with its contents."""
+    for_group = is_groups(path.parent) if for_group is None else for_group
     for folder, _, files in os.walk(path):
-        for file in files:
+        for file in (*files, "."):
             with suppress(FileNotFoundError):
-                tighten(Path(folder) / file)
-        tighten(Path(folder))
+                set_access(Path(folder) / file, for_group=for_group)
     with suppress(FileNotFoundError):
-        tighten(path)
+        set_access(path, for_group=for_group)
 
 
-def tighten(path: Path) -> None:
-    """Restrict one file or folder to its owner, if that is us."""
-    if is_open_to_others(path):
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
+def set_access(path: Path, *, for_group: bool | None = None) -> bool:
+    """Give a file or folder of ours to a group or to us alone; return whether it was otherwise.
 
-
-def is_open_to_others(path: Path) -> bool:
-    """Return whether we own it and others may use it; links and sticky folders do not count."""
+    None does as the folder above has it. Links and sticky folders are left alone.
+    """
     status = path.lstat()
-    is_shared_on_purpose = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_ISVTX)
-    return status.st_uid == os.getuid() and bool(status.st_mode & _OTHERS) and not is_shared_on_purpose
+    mode = stat.S_IMODE(status.st_mode)
+    wanted = mode & ~_OTHERS
+    if is_groups(path.parent) if for_group is None else for_group:
+        wanted |= (mode & stat.S_IRWXU) >> 3 | (stat.S_ISGID if stat.S_ISDIR(status.st_mode) else 0)
+    if status.st_uid != os.getuid() or mode == wanted or mode & stat.S_ISVTX or stat.S_ISLNK(status.st_mode):
+        return False
+    path.chmod(wanted)
+    return True
 
 
 @contextmanager
-def private_umask() -> Iterator[None]:
-    """Make files of this process and its children, inside the block, for their owner only."""
-    before = os.umask(_PRIVATE_UMASK)
+def private_umask(folder: Path | None = None) -> Iterator[None]:
+    """Make files of this process and its children, inside the block, for their owner only, or for a folder's group."""
+    before = os.umask(_GROUP_UMASK if folder is not None and is_groups(folder) else _PRIVATE_UMASK)
     try:
         yield
     finally:

@@ -51,7 +51,8 @@ def exclusive(uri: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
+    private_file(locked := path.with_name(f"{path.name}.lock"))
+    with locked.open("a") as lock:
         with suppress(OSError):  # no locks on this file system
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

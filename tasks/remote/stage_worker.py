@@ -25,6 +25,7 @@ from tasks.cache.stage import load_or_run, load_or_run_async
 from tasks.remote.flow_run_stage import StageCall
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
+from tasks.run.keys import find_keys
 from tasks.run.stage import Stage
 from tasks.server.outages import wait_out_outages
 
@@ -46,6 +47,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
             f"stage {stage_call.stage!r} cannot run for another flow run; expected one of {', '.join(remote)}"
         )
     stage = remote[stage_call.stage]
+    find_keys(stage_call.context.variables)
     inputs = local_inputs(stage_call, stage)
     if (key := stage.key(inputs)) != stage_call.key:
         raise ConfigError(
@@ -55,6 +57,7 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
     unrecorded = TrackedRun(None, None, stage_call.stage, stage_call.context.store.root)
     run = Run(name=stage_call.stage, config=DistillConfig(), context=stage_call.context, record=unrecorded)
     with private_umask(), _cancelled_with_parent():
+        stage_call.context.store.make()
         if stage.task.isasync:
             run_until_done(load_or_run_async(stage, run, inputs))
         else:

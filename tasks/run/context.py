@@ -19,6 +19,7 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import FrozenModel, JsonObject
+from tasks.run.keys import find_keys, variables_of
 from tasks.run.live_page import LivePage
 from tasks.run.paid_models import PaidModel, paid_models
 from tasks.run.prefect_api import has_ended
@@ -41,6 +42,8 @@ class RunContext(FrozenModel):
     """Folder of the journal of a shard on another machine; None uses the store's."""
     paid_models: tuple[PaidModel, ...] = ()
     """Models behind endpoints, to be asked a first question before this run samples one of them."""
+    variables: tuple[str, ...] = ()
+    """Names of the keys that the run needs, to be looked for on each machine that works for it."""
 
     @property
     def store(self) -> ArtifactStore:
@@ -166,8 +169,9 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         raise ConfigError(
             f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {name}; expected one of {', '.join(names)}"
         )
+    find_keys(variables := variables_of(config))
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
-    store.make()
+    store.make(config.runtime.store_mode)
     if store.remote is not None:
         # A mistyped bucket should fail now, not after hours of work.
         store.check()
@@ -187,6 +191,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         tracking=config.tracking,
         budget=config.budget,
         mlflow_run_id=record.run_id,
+        variables=variables,
         paid_models=tuple(paid_models(config, {stage.name for stage in plan})),
     )
     return Run(name=name, config=config, context=context, record=record, plan=plan)

@@ -37,7 +37,7 @@ def answer(request: ReceivedRequest, sent: set[str]) -> Reply:
     return Reply(body.replace(b"?", ESCAPED.encode()), 400, headers)
 
 
-def _folder_of_the_servers_database() -> Path:
+def folder_of_the_servers_database() -> Path:
     from prefect.settings import get_current_settings
 
     address = get_current_settings().server.database.connection_url
@@ -45,7 +45,7 @@ def _folder_of_the_servers_database() -> Path:
     return Path(address.get_secret_value().removeprefix("sqlite+aiosqlite:///")).parent
 
 
-def _written(*folders: Path) -> dict[Path, bytes]:
+def written(*folders: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
@@ -54,7 +54,7 @@ def _readable(path: Path, content: bytes) -> bytes:
     return content + (repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b"")
 
 
-def _spelled_in(content: bytes) -> list[str]:
+def spelled_in(content: bytes) -> list[str]:
     unescaped = content.replace(b"\\\\u", b"\\u")
     return [one for one in SPELLINGS if one.encode() in content or one.encode() in unescaped]
 
@@ -83,13 +83,13 @@ def test_a_run_writes_neither_its_key_nor_a_pickle(
         )
     # Without this the search below would find nothing whatever the code did.
     assert sent == {f"Bearer {CANARY}"}
-    files = _written(tmp_path, Path(os.environ["PREFECT_HOME"]), _folder_of_the_servers_database())
+    files = written(tmp_path, Path(os.environ["PREFECT_HOME"]), folder_of_the_servers_database())
     names = {path.name for path in files}
     assert {"mlflow.db", "journal.sqlite3", "prefect-test.db"} <= names
     assert any(b"may not ask this" in content for content in files.values())
     assert any(b"has moved to https://models.example/***" in content for content in files.values())
     assert any(path.name == "train.parquet" and b"It is 42. *** " in _readable(path, files[path]) for path in files)
-    found = {path: _spelled_in(_readable(path, content)) for path, content in files.items()}
+    found = {path: spelled_in(_readable(path, content)) for path, content in files.items()}
     assert {path: spelled for path, spelled in found.items() if spelled} == {}
-    assert _spelled_in(("".join(capfd.readouterr()) + caplog.text).encode()) == []
+    assert spelled_in(("".join(capfd.readouterr()) + caplog.text).encode()) == []
     assert [path for path, content in files.items() if _is_pickle(content) or b"gASV" in content] == []

@@ -21,7 +21,6 @@ from stillhouse.inference.journal.parts import joined, take_over
 from stillhouse.inference.journal.schema import IS_WHOLE
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.fingerprint import canonical_json
-from stillhouse.store.private import private_folder
 from stillhouse.store.remote import RemoteFolder
 
 _FOLDER: Final = "journal"
@@ -82,7 +81,7 @@ class JournalCopies:
     def _state(self) -> Iterator[dict[str, Any]]:
         """Return what was exchanged so far, locked against other processes; saved when the block ends well."""
         path = self._folder / _STATE_FILE
-        private_folder(self._folder)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = {"handed_on": 0, "others": [], "seen": []}

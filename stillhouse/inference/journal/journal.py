@@ -224,7 +224,7 @@ class Journal:
         if is_damage(error):
             remedy = recover_remedy(self.path)
         else:
-            remedy = "Free some space or mend the permissions there, or name another folder in runtime.store"
+            remedy = "Free some space, have its owner set runtime.store_mode to `group`, or name another runtime.store"
         return StoreError(
             f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
             "that was saved is used again",

@@ -91,7 +91,7 @@ def take_over(connection: sqlite3.Connection, source: Path) -> None:
 def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
     """Open a transaction on the journal `target` that sees `source` as `other`; raise StoreError where that fails."""
     try:
-        private_folder(target.parent)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (source, target):
             prepare(path)
         with closing(connect(target)) as connection:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
+from stillhouse.keys import unset
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import RolloutScope, ToolError
 from stillhouse.tools.loop_thread import LoopThread
@@ -71,8 +72,7 @@ class McpServer:
         for variable in (*config.environment, *config.headers_env.values()):
             if variable not in os.environ:
                 raise ConfigError(
-                    f"MCP server {config.name!r}: the environment variable {variable} that it needs is not set; set "
-                    "it, or take it out of the server's config",
+                    f"MCP server {config.name!r}: {unset(variable)}, or take it out of the server's config",
                     code="mcp-variable",
                 )
         try:

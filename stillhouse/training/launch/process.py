@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from stillhouse.errors import StillhouseError
+from stillhouse.keys import read_env_file
 from stillhouse.processes.exit import die_with_parent
 from stillhouse.processes.gc_tuning import rarely_collected
 from stillhouse.store.private import private_umask
@@ -22,8 +23,9 @@ from stillhouse.training.launch.messages import MessageWriter
 
 def run_job_file(job_file: Path, rank: int | None = None) -> int:
     """Run the job, as `rank` of several where it is not None; return the exit code."""
-    # On other hosts nothing is inherited from the flow's process, its umask neither.
-    with private_umask():
+    # On other hosts nothing is inherited from the flow's process, neither its keys nor its umask.
+    read_env_file()
+    with private_umask(job_file.parent):
         job = TrainJob.model_validate_json(job_file.read_bytes())
         job.work_dir.mkdir(parents=True, exist_ok=True)
         stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))
@@ -83,6 +85,6 @@ def _redirect_output(log: Path) -> TextIO:
 
 def redirect(descriptor: int, path: Path) -> None:
     """Append to `path` what is written to a file descriptor of this process."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(handle, descriptor)
     os.close(handle)

@@ -1,4 +1,4 @@
-"""A store is for its owner alone, whatever the umask was when it was written."""
+"""A store is for its owner alone, or for a group, whatever the umask was when it was written."""
 
 import os
 import sqlite3
@@ -89,3 +89,43 @@ def test_what_a_run_makes_is_for_its_owner_and_what_comes_after_is_as_before(tmp
     (tmp_path / "after").touch(0o666)
     assert stat.S_IMODE((tmp_path / "inside").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "after").stat().st_mode) == 0o666
+
+
+def _modes(root: Path) -> set[tuple[bool, int]]:
+    return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in (root, *root.rglob("*"))}
+
+
+GROUPS = {(True, 0o2770), (False, 0o660)}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_groups_store_is_for_its_group_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    root = tmp_path / "store"
+    os.umask(umask)
+    store = ArtifactStore(root)
+    store.make("group")
+    store.write("stage", "0123456789abcdef", _fill)
+    private_folder(root / "journal-claims")
+    private_file(root / "journal.sqlite3")
+    assert _modes(root) == GROUPS
+    with private_umask(root):
+        (root / "limits.json").touch()
+    assert _modes(root) == GROUPS
+
+
+def test_a_groups_store_stays_so_until_a_run_of_its_owner_says_otherwise(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = ArtifactStore(root)
+    store.write("stage", "0123456789abcdef", _fill)
+    store.make("group")
+    store.check()
+    store.write("stage", "fedcba9876543210", _fill)
+    assert _modes(root) == GROUPS
+    store.make("private")
+    assert _open_to_others(root) == {}
+
+
+def test_a_private_store_in_a_groups_folder_stays_private(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    ArtifactStore(tmp_path / "store").write("stage", "0123456789abcdef", _fill)
+    assert _open_to_others(tmp_path / "store") == {}
