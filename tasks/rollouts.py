@@ -27,6 +27,7 @@ from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
 from tasks.run.context import Run, RunContext
+from tasks.run.graph import made_of
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, progress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
@@ -136,7 +137,8 @@ def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple
     for index in range(num_shards):
         size = num_prompts * (index + 1) // num_shards - num_prompts * index // num_shards
         part = list(islice(rows, size))
-        shards.append(write_prompts(run.context.store, [prompt for prompt, _ in part], "shards"))
+        shard = write_prompts(run.context.store, [prompt for prompt, _ in part], "shards")
+        shards.append(made_of([prompts.train], shard))
         metadata.append(write_metadata(run.context.store, [row for _, row in part]))
     return shards, metadata
 
