@@ -30,7 +30,6 @@ from tasks.run.context import Run, RunContext
 from tasks.run.graph import made_of
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, progress, rollout_stage
-from tasks.run.progress_artifact import ProgressArtifact
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
@@ -105,7 +104,7 @@ def sample_teacher(
         for shard, target, rows in zip(shards, targets, sampling_metadata, strict=True)
     }
     total = config.rollouts.num_samples * sum(shard.num_rows for shard in shards)
-    with ProgressArtifact(run.record) as page, rollout_stage("rollouts", total, page):
+    with rollout_stage("rollouts", total):
         results = _sample_shards(shards, shard_inputs, inputs, run)
     collected = Rollouts(
         shards=tuple(shard for shard, _ in results),
