@@ -16,6 +16,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import Artifact, Model
+from tasks.run.graph import made_of
 from tasks.run.progress import progress
 
 
@@ -32,7 +33,7 @@ def base_student(config: StudentConfig) -> Model:
 
 def trained_student(name: str, artifact: Artifact) -> Model:
     """Return the student of a training stage, identified by its stage's key and its weights, without their records."""
-    return Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri))
+    return made_of([artifact], Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri)))
 
 
 def teacher_model(config: TeacherConfig) -> Model:

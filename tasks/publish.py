@@ -1,21 +1,24 @@
 """The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prefect import get_run_logger
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
+from prefect.states import Completed
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
+from stillhouse.progress.text import duration
 from stillhouse.report import ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.report.conversation import comparison
 from stillhouse.report.live import LiveData
@@ -35,13 +38,15 @@ from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.live_page import LivePage
 from tasks.run.progress import progress, shown_by
+from tasks.run.progress_artifact import ProgressArtifacts
 from tasks.run.stage import EVALUATION_OF, Stage, planned_names
-from tasks.run.summary import summary_rows
+from tasks.run.summary import headline, result_of, summary_rows
 from tasks.run.watch import RunWatch
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.server.outages import wait_out_outages
 from tasks.server.temporary_server import has_lasting_server
 
+_logger = logging.getLogger("stillhouse.run")
 _TRAINING = ("sft", "on_policy")
 _NUM_SAMPLES: Final = 20
 """Trajectories in MLflow and in the report, shared among the models compared."""
@@ -78,8 +83,9 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
         progress().say("opening the store and MLflow")
         run = start_flow(config, name, stages)
         run.on_stage = partial(_keep_record, run)
-        run.watch, run.live_page = _watch(run)
-        with run.live_page, shown_by(run.watch), run.record:
+        watch, run.live_page = _watch(run)
+        run.watch, shown = watch, ProgressArtifacts(run.record, lambda: watch.bars)
+        with run.live_page, shown_by(watch), run.record, shown:
             run.on_stage()
             show_tracking(run)
             try:
@@ -156,7 +162,8 @@ def publish(run: Run) -> Published:
     _log_to_mlflow(run, published, trajectories)
     show_result(run, published.summary, published.pages)
     run.check_plan()
-    return published
+    # Prefect gives callers of the flow the data alone.
+    return cast(Published, Completed(message=headline(run.stages, evaluations), data=published))
 
 
 def _dataset_page(run: Run) -> dict[str, str]:
@@ -220,6 +227,8 @@ def _keep_record(run: Run) -> None:
         # The metadata in rollouts is an output of the prompts.
         outputs = result.shards if isinstance(result, Rollouts) else artifacts_in(result)
         artifacts[outcome.name] = [artifact.uri for artifact in outputs]
+    if run.stages:
+        _tell(run.stages[-1])
     record = RunRecord(
         flow=run.name,
         created_at=run.started_at.isoformat(),
@@ -231,6 +240,12 @@ def _keep_record(run: Run) -> None:
         seconds={outcome.name: outcome.seconds for outcome in run.stages if not outcome.cached},
     )
     write_run_record(_folder(run), record)
+
+
+def _tell(outcome: StageOutcome) -> None:
+    made = datetime.fromtimestamp(Path(next(artifacts_in(outcome.result)).uri).stat().st_mtime, UTC)
+    how = f"from the store, made on {made:%d %b %H:%M} UTC" if outcome.cached else f"in {duration(outcome.seconds)}"
+    _logger.info("%s: %s, %s", outcome.name, result_of(outcome), how)
 
 
 def _stage_summary(outcome: StageOutcome, config: DistillConfig) -> StageSummary:

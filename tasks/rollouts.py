@@ -27,9 +27,9 @@ from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
 from tasks.run.context import Run, RunContext
+from tasks.run.graph import made_of
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, progress, rollout_stage
-from tasks.run.progress_artifact import ProgressArtifact
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
@@ -104,7 +104,7 @@ def sample_teacher(
         for shard, target, rows in zip(shards, targets, sampling_metadata, strict=True)
     }
     total = config.rollouts.num_samples * sum(shard.num_rows for shard in shards)
-    with ProgressArtifact(run.record) as page, rollout_stage("rollouts", total, page):
+    with rollout_stage("rollouts", total):
         results = _sample_shards(shards, shard_inputs, inputs, run)
     collected = Rollouts(
         shards=tuple(shard for shard, _ in results),
@@ -136,7 +136,8 @@ def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple
     for index in range(num_shards):
         size = num_prompts * (index + 1) // num_shards - num_prompts * index // num_shards
         part = list(islice(rows, size))
-        shards.append(write_prompts(run.context.store, [prompt for prompt, _ in part], "shards"))
+        shard = write_prompts(run.context.store, [prompt for prompt, _ in part], "shards")
+        shards.append(made_of([prompts.train], shard))
         metadata.append(write_metadata(run.context.store, [row for _, row in part]))
     return shards, metadata
 

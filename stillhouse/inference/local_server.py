@@ -4,14 +4,16 @@ Free of torch: the model lives in the server's process, whose memory (a GPU's ab
 """
 
 import json
+import logging
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import BinaryIO, Final
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
@@ -25,6 +27,7 @@ _MAX_PENDING: Final = 64
 CAPACITY: Final = _MAX_BATCH + _MAX_PENDING
 """Requests that a server takes at once: those that it samples, and as many that wait, so that none of its slots is."""
 _LAST_WORDS_BYTES: Final = 4000
+_logger = logging.getLogger("stillhouse.local_server")
 
 
 @dataclass
@@ -35,6 +38,17 @@ class _SharedServer:
     num_users: int = 0
     process: GuardedProcess | None = None
     url: str = ""
+    stderr: BinaryIO = field(default_factory=BytesIO)
+
+    def stop(self, ref: str) -> None:
+        """Stop the process, and tell what it said last if it ended by itself."""
+        assert self.process is not None
+        code = self.process.poll()
+        self.process.stop()
+        self.process = None
+        with self.stderr:
+            if code is not None:
+                _logger.error("the server of %s ended with code %s: %s", ref, code, _end_of(self.stderr.read()))
 
 
 _servers: dict[str, _SharedServer] = {}
@@ -73,9 +87,8 @@ def served_model(
     with shared.lock:
         if shared.process is None or shared.process.poll() is not None:
             if shared.process is not None:
-                shared.process.stop()
-                shared.process = None
-            shared.process, shared.url = _start(ref, options, runtime.thread_variables, start_timeout_s)
+                shared.stop(ref)
+            shared.process, shared.url, shared.stderr = _start(ref, options, runtime.thread_variables, start_timeout_s)
         shared.num_users += 1
         url = shared.url
     try:
@@ -84,11 +97,12 @@ def served_model(
         with shared.lock:
             shared.num_users -= 1
             if shared.num_users == 0 and shared.process is not None:
-                shared.process.stop()
-                shared.process = None
+                shared.stop(ref)
 
 
-def _start(ref: str, options: JsonObject, variables: Mapping[str, str], timeout_s: float) -> tuple[GuardedProcess, str]:
+def _start(
+    ref: str, options: JsonObject, variables: Mapping[str, str], timeout_s: float
+) -> tuple[GuardedProcess, str, BinaryIO]:
     with tempfile.TemporaryDirectory(prefix="stillhouse-serving-") as folder:
         log = Path(folder) / "stderr"
         log.touch()
@@ -108,9 +122,13 @@ def _start(ref: str, options: JsonObject, variables: Mapping[str, str], timeout_
             watchdog.cancel()
         if not line:
             process.stop()
-            words = log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
             raise EndpointError(
                 f"the server of model {ref!r} did not come up within {timeout_s:g} s and ended with code "
-                f"{process.poll()}; its last words: {words or '(none)'}"
+                f"{process.poll()}; its last words: {_end_of(log.read_bytes())}"
             )
-    return process, json.loads(line)["url"]
+        # The server goes on to write to the file when its folder is gone.
+        return process, json.loads(line)["url"], log.open("rb")
+
+
+def _end_of(said: bytes) -> str:
+    return said[-_LAST_WORDS_BYTES:].decode(errors="replace").strip() or "(none)"

@@ -1,5 +1,6 @@
 """Progress as plain lines, for output that is piped and for logs."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -12,10 +13,10 @@ class LineProgress(Listener):
     """Writes a line of each stage at most every few seconds, and one at each of its ends.
 
     `write` takes a line; two of a stage are `every_s` seconds apart. After `quiet_s` seconds without any line, one says
-    where the run is; None writes none about the run.
+    where the run is.
     """
 
-    def __init__(self, write: Callable[[str], object], every_s: float, quiet_s: float | None = None) -> None:
+    def __init__(self, write: Callable[[str], object], every_s: float, quiet_s: float = math.inf) -> None:
         self._write = write
         self._every_s = every_s
         self._quiet_s = quiet_s
@@ -37,8 +38,6 @@ class LineProgress(Listener):
 
     def update_run(self, state: RunState) -> None:
         """Say once where the run's page is, and where the run is if nothing else was said for long."""
-        if self._quiet_s is None:
-            return
         if state.page and not self._is_run_known:
             self._write(f"page     {state.page}")
         self._is_run_known = True
@@ -50,7 +49,7 @@ class LineProgress(Listener):
 
     @property
     def _is_quiet(self) -> bool:
-        return self._quiet_s is not None and time.monotonic() - self._last_line >= self._quiet_s
+        return time.monotonic() - self._last_line >= self._quiet_s
 
     def _report(self, stage: str, done: int, total: int | None, line: str) -> None:
         now = time.monotonic()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from stillhouse.progress.run_state import RunState
+from stillhouse.progress.run_state import Bar, RunState
 from stillhouse.progress.state import Fact, RolloutProgress
 
 
@@ -15,6 +15,13 @@ def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
         ("trouble", ", ".join(_trouble(state)) or "none"),
         ("cost", _cost(state)),
     ]
+
+
+def details_of(bar: Bar) -> list[tuple[str, str]]:
+    """Return labels and texts below a stage's bar; those of facts are one line without a label."""
+    if bar.rollouts is not None:
+        return lines_of(bar.rollouts) if bar.rollouts.limit or bar.rollouts.done else []
+    return [("", facts_text(bar.facts))] if bar.facts else []
 
 
 def facts_text(facts: Mapping[str, Fact]) -> str:
@@ -34,7 +41,7 @@ def run_text(state: RunState) -> str:
     return ", ".join(parts)
 
 
-def counted(state: RolloutProgress) -> str:
+def counted(state: RolloutProgress | Bar) -> str:
     """Return `312/2,000`, or `312/?` if the total is unknown."""
     return f"{state.done:,}/{'?' if state.total is None else format(state.total, ',')}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stillhouse.progress.run_state import Bar, RunState
-from stillhouse.progress.text import facts_text, lines_of, run_text, short
+from stillhouse.progress.text import details_of, run_text, short
 from stillhouse.report.conversation import SampleTrajectory
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 from stillhouse.report.page import FILE_NAME
@@ -58,7 +58,7 @@ def render_live(data: LiveData) -> str:
             now=run_text(data.run) or "starting",
             as_of=data.as_of.strftime("%H:%M:%S UTC"),
             stages=data.run.stages,
-            bars=[(name, bar, _details(bar)) for name, bar in data.bars.items()],
+            bars=[(name, bar, details_of(bar)) for name, bar in data.bars.items()],
             curves=[
                 _view(stage, name, points)
                 # What is under way comes first.
@@ -77,12 +77,6 @@ def _environment() -> "Environment":
     environment = page_environment(_FOLDER)
     environment.filters["label"] = stage_label
     return environment
-
-
-def _details(bar: Bar) -> list[tuple[str, str]]:
-    if bar.rollouts is not None:
-        return lines_of(bar.rollouts) if bar.rollouts.limit or bar.rollouts.done else []
-    return [("", facts_text(bar.facts))] if bar.facts else []
 
 
 def _figure(value: float) -> str:

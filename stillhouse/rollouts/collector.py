@@ -159,7 +159,6 @@ class RolloutCollector:
                 if self._given_transport is None:
                     await client.aclose()
                 self._reporter.report()
-        _LOG.info("rollouts: %s", self.stats.as_facts())
         if self.stats.num_without_top:
             _LOG.warning(
                 "rollouts.record_top_k: %d of %d answers came without the most probable tokens at each of theirs; a "

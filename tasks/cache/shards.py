@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from prefect.context import AsyncClientContext
@@ -47,18 +48,19 @@ async def map_shards(
     """
     semaphore = asyncio.Semaphore(max_concurrent)
 
-    async def run_shard(shard: Artifact) -> tuple[Artifact, bool]:
+    async def run_shard(number: int, shard: Artifact) -> tuple[Artifact, bool]:
         all_inputs = {"shard": shard, **shard_inputs(shard), **inputs}
         artifact, cached = await asyncio.to_thread(find_cached, stage, run, all_inputs), True
         if artifact is None:
             async with semaphore:
-                artifact, cached = await load_or_run_async(stage, run, all_inputs, run_task)
+                name = f"{stage.name} {number} of {len(shards)}"
+                artifact, cached = await load_or_run_async(stage, run, all_inputs, run_task, task_run_name=name)
         on_result(artifact, cached)
         return artifact, cached
 
     # Without a client in the context each task would make one of its own, which takes a twentieth of a second.
     async with AsyncClientContext.get_or_create(), shared_connections():
-        results = await asyncio.gather(*map(run_shard, shards), return_exceptions=True)
+        results = await asyncio.gather(*map(run_shard, count(1), shards), return_exceptions=True)
     collected = []
     for result in results:
         if isinstance(result, BaseException):

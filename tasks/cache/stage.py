@@ -15,10 +15,12 @@ from prefect import Task
 from prefect.filesystems import LocalFileSystem
 from prefect.results import ResultStore
 from prefect.states import State
+from prefect.utilities.engine import link_state_to_task_run_result
 
 from stillhouse.types import Artifact
 from tasks.cache.results import artifacts_in, download_record, results_folder, upload_result, with_local_paths
 from tasks.run.context import Run
+from tasks.run.graph import made_of
 from tasks.run.stage import Stage
 
 RunTask = Callable[[Task[..., Any], dict[str, Any]], Awaitable[State[Any]]]
@@ -56,6 +58,7 @@ def load_or_run(
     store, key = run.context.store, stage.key(inputs)
     arguments = {**inputs, **unkeyed, "key": key, "context": run.context}
     uploaded = download_record(store, key)
+    _tell_if_made(stage, run, key, options)
     state = _cached_task(stage, run, **options)(**arguments, return_state=True)
     result = with_local_paths(state.result(), store)
     if _discard_damaged(state, result, stage, run):
@@ -63,6 +66,8 @@ def load_or_run(
         state = _cached_task(stage, run, refresh=True, **options)(**arguments, return_state=True)
         result = with_local_paths(state.result(), store)
     upload_result(result, key, uploaded, store)
+    # Prefect knows the object that the task returned, not the one that was read from the store.
+    link_state_to_task_run_result(state, result)
     return result, state.name == _CACHED
 
 
@@ -71,19 +76,21 @@ async def run_in_process(task: Task[..., Any], arguments: dict[str, Any]) -> Sta
 
 
 async def load_or_run_async(
-    stage: Stage, run: Run, inputs: Mapping[str, Any], run_task: RunTask = run_in_process
+    stage: Stage, run: Run, inputs: Mapping[str, Any], run_task: RunTask = run_in_process, **options: Any
 ) -> tuple[Artifact, bool]:
     """Do as `load_or_run`, for a task that is a coroutine function."""
     store, key = run.context.store, stage.key(inputs)
     arguments = {**inputs, "key": key, "context": run.context}
     uploaded = await asyncio.to_thread(download_record, store, key)
-    state = await run_task(_cached_task(stage, run), arguments)
+    _tell_if_made(stage, run, key, options)
+    state = await run_task(_cached_task(stage, run, **options), arguments)
     artifact: Artifact = with_local_paths(await state.aresult(), store)
     if _discard_damaged(state, artifact, stage, run):
         uploaded = None
-        state = await run_task(_cached_task(stage, run, refresh=True), arguments)
+        state = await run_task(_cached_task(stage, run, refresh=True, **options), arguments)
         artifact = with_local_paths(await state.aresult(), store)
     await asyncio.to_thread(upload_result, artifact, key, uploaded, store)
+    link_state_to_task_run_result(state, artifact)
     return artifact, state.name == _CACHED
 
 
@@ -105,7 +112,22 @@ def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_ref
         _logger.warning("%s: a stored result cannot be used: %s; it is made again", stage.name, problem)
         return None
     upload_result(artifact, key, uploaded, store)
-    return artifact
+    return made_of(inputs.values(), artifact)
+
+
+def _tell_if_made(stage: Stage, run: Run, key: str, options: Mapping[str, Any]) -> None:
+    """Log that a stage is made, unless its result is in the store, and why."""
+    record = results_folder(run.context.store) / key
+    if stage.name in run.context.runtime.refresh:
+        why = "runtime.refresh names it"
+    elif record.exists():
+        return
+    elif next(record.parent.glob(f"v{stage.version}-*"), None) is None:
+        why = f"the store holds none of version {stage.version}"
+    else:
+        why = "an input or setting is new"
+    # 16 digits of the digest tell stages apart, 64 would fill the line.
+    _logger.info("%s is made, as %s: %s", options.get("task_run_name", stage.name), why, key[:-48])
 
 
 def _cached_task(stage: Stage, run: Run, *, refresh: bool = False, **options: Any) -> Task[..., Any]:

@@ -26,7 +26,10 @@ from tasks.remote.flow_run_stage import StageCall
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.run.keys import find_keys
+from tasks.run.progress import progress, shown_by
+from tasks.run.progress_artifact import ProgressArtifacts
 from tasks.run.stage import Stage
+from tasks.run.watch import RunWatch
 from tasks.server.outages import wait_out_outages
 
 _POLL_S: Final = 10.0
@@ -56,7 +59,9 @@ def run_stage_call(call: JsonObject, stages: Iterable[Stage]) -> None:
         )
     unrecorded = TrackedRun(None, None, stage_call.stage, stage_call.context.store.root)
     run = Run(name=stage_call.stage, config=DistillConfig(), context=stage_call.context, record=unrecorded)
-    with private_umask(), _cancelled_with_parent():
+    watch = RunWatch([stage.name], progress(), {})
+    shown = ProgressArtifacts(unrecorded, lambda: watch.bars)
+    with private_umask(), shown_by(watch), shown, _cancelled_with_parent():
         stage_call.context.store.make()
         if stage.task.isasync:
             run_until_done(load_or_run_async(stage, run, inputs))

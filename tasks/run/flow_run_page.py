@@ -6,6 +6,7 @@ import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
@@ -57,6 +58,11 @@ def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, 
     links = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
     if (report := run.record.pages.file("report/report.html")) is not None:
         links["report in MLflow"] = report
+    if (run.context.store.url or "").startswith("s3://") and not os.environ.get("AWS_ENDPOINT_URL"):
+        # AWS's console asks for a login; other storages have no page that is known.
+        bucket, _, prefix = f"{run.context.store.url}/".removeprefix("s3://").partition("/")
+        file = Path(pages["report"]).absolute().relative_to(run.context.store.root).as_posix()
+        links["report on S3"] = f"https://console.aws.amazon.com/s3/object/{bucket}?prefix={quote(prefix + file)}"
     # A bare URL would run over the edge of the page.
     lines = "\n".join(
         f"- [{purpose}]({line})" if line.startswith("http") else f"- {purpose}: `{line}`"

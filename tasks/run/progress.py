@@ -1,23 +1,17 @@
-"""Progress of a process: shown on a terminal if one listens, else in the flow run's log, a line every few seconds."""
+"""Progress of a process: told to a listener, such as a terminal, or to nobody."""
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from stillhouse.errors import StillhouseError
-from stillhouse.progress.lines import LineProgress
 from stillhouse.progress.run_state import Listener
-from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, add_up_rollouts
+from stillhouse.progress.state import RecentRate, RolloutProgress, add_up_rollouts
 
-_LOG_EVERY_S = 15.0
-_logger = logging.getLogger("stillhouse.progress.state")
-
-
-_listener: Listener = LineProgress(_logger.info, _LOG_EVERY_S)
+_listener = Listener()
 
 
 @contextmanager
@@ -36,19 +30,19 @@ def progress() -> Listener:
 
 
 class _Stage:
-    """A stage of `total` rollouts in several parts at once, whose sum the `watchers` show."""
+    """A stage of `total` rollouts in several parts at once, whose sum is shown."""
 
-    def __init__(self, name: str, total: int, watchers: Sequence[RolloutWatcher]) -> None:
+    def __init__(self, name: str, total: int) -> None:
         self._name = name
         self._total = total
-        self._watchers = watchers
+        self._listener = progress()
         self._parts: dict[str, RolloutProgress] = {}
         self._rows, self._tokens = RecentRate(), RecentRate()
         self._newest: RolloutProgress | None = None
         self._lock = threading.Lock()
 
     def update(self, part: str, state: RolloutProgress, now: float) -> None:
-        """Pass the new sum on, under the lock, so that no watcher gets an older sum after a newer one."""
+        """Pass the new sum on, under the lock, so that the listener gets no older sum after a newer one."""
         with self._lock:
             self._parts[part] = state
             # A part without a request yet knows of no limit.
@@ -61,8 +55,7 @@ class _Stage:
                 rows_per_s=self._rows.per_second(total.done - total.num_replayed, now),
                 tokens_per_s=self._tokens.per_second(total.num_tokens, now),
             )
-            for watcher in self._watchers:
-                watcher.update_rollouts(self._name, total)
+            self._listener.update_rollouts(self._name, total)
 
     def saved(self) -> str:
         """Return what all parts together have finished, in a sentence."""
@@ -78,12 +71,12 @@ _stages: dict[str, _Stage] = {}
 
 
 @contextmanager
-def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
-    """Show the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
+def rollout_stage(name: str, total: int) -> Iterator[None]:
+    """Show the parts called `name` as one stage of `total` rollouts inside the block.
 
     A StillhouseError of the block also says what all parts together have saved.
     """
-    stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
+    stage = _stages[name] = _Stage(name, total)
     try:
         yield
     except StillhouseError as error:
@@ -104,7 +97,7 @@ class PartProgress:
         *,
         is_local: bool = False,
     ) -> None:
-        self._stage = _stages.get(stage) or _Stage(stage, total, [progress()])
+        self._stage = _stages.get(stage) or _Stage(stage, total)
         self._part = part
         self._total = total
         self._clock = clock

@@ -22,7 +22,7 @@ def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonO
         rows.append(["base student", _accuracy(evaluations["base"]), "", "", "", ""])
     for stage, model in zip(stages, models, strict=True):
         if not stage.name.startswith(EVALUATION_OF):
-            rows.append([stage.name, _accuracy(evaluations.get(model)), *_cost([stage]), _result(stage)])
+            rows.append([stage.name, _accuracy(evaluations.get(model)), *_cost([stage]), result_of(stage)])
     others = {name: _accuracy(facts) for name, facts in evaluations.items() if name not in ("base", *models)}
     rows += [[name, accuracy, "", "", "", ""] for name, accuracy in others.items() if accuracy]
     measured = [stage for stage in stages if stage.name.startswith(EVALUATION_OF)]
@@ -39,10 +39,30 @@ def _accuracy(facts: JsonObject | None) -> str:
     return f"{facts['accuracy']:.1%} ({facts['accuracy_low']:.0%}-{facts['accuracy_high']:.0%})"
 
 
-def _result(outcome: StageOutcome) -> str:
+def headline(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> str:
+    """Return the result of a run in a line: `kept 399 of 400, sft 86.1% against base 45.5%`, or its last stage's."""
+    results = {stage.name: stage.result.facts for stage in stages}
+    rates = {name: facts["accuracy"] for name, facts in evaluations.items() if facts.get("accuracy") is not None}
+    parts = []
+    if "dataset" in results:
+        kept, dropped = (results["dataset"][name] for name in ("kept", "dropped"))
+        parts.append(f"kept {kept:,} of {kept + dropped:,}")
+    reference = results.get("comparison", {}).get("reference")
+    if students := [f"{name} {rates[name]:.1%}" for name in rates if name not in ("base", "teacher", reference)]:
+        against = f" against {reference} {rates[reference]:.1%}" if reference in rates else ""
+        parts.append(", ".join(students) + against)
+    elif stages[-1].name != "dataset":
+        parts.append(f"{stages[-1].name}: {result_of(stages[-1])}")
+    return ", ".join(parts)
+
+
+def result_of(outcome: StageOutcome) -> str:
+    """Return what a stage has made, in words."""
     stage, facts = outcome.stage, outcome.result.facts
     text = "1 step" if facts.get("steps") == 1 else stage.result.format_map(facts)
     rest = [f", {facts[name]} {word}" for name, word in stage.left_out.items() if facts.get(name)]
+    if facts.get("accuracy") is not None:
+        rest.append(f", {facts['accuracy']:.1%} right")
     if facts.get("cost_usd") or facts.get("possible_usd"):
         rest.append(f", {spend(facts.get('cost_usd'), facts.get('estimated_usd'), facts.get('possible_usd'))}")
     if facts.get("why_lost"):

@@ -1,5 +1,6 @@
 """Watches a flow run: the progress of its stages, its place among them, and how long it still takes."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ _NUM_SHOWN: Final = 3
 _NUM_TRAJECTORIES: Final = 200
 _WEIGHT: Final = 0.2
 """Of a new estimate of the end against those before it."""
-_NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate"})
+_NO_CURVES: Final = frozenset({"eta_s", "doing", "learning_rate", "checkpoint"})
 
 
 class RunWatch(Listener):
@@ -77,6 +78,7 @@ class RunWatch(Listener):
             self._trajectories.appendleft((stage, trajectory))
 
     def announce(self, plan: str) -> None:
+        logging.getLogger("stillhouse.run").info("%s", plan)
         self._shown.announce(plan)
 
     def say(self, doing: str) -> None:

@@ -23,6 +23,8 @@ DEFAULTS = {
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
     # Stillhouse's own log lines appear on the flow run's page.
     "PREFECT_LOGGING_EXTRA_LOGGERS": "stillhouse",
+    # Some lines belong to no flow run: those of `stillhouse test`, and of threads.
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     # SQLite answers a burst of single writes with 503; batches keep it calm.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
@@ -62,8 +64,6 @@ def set_defaults() -> None:
 def quiet_console() -> None:
     """Keep Prefect's log off the terminal, where each failed task would be three tracebacks; its pages get it."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    # Some commands, such as `stillhouse test`, warn without a flow run to which the warning could belong.
-    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 The pages are those that a browser is shown first, Prefect's second version.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from tests.deployments.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-SHOWN = {"mlflow-run", "rollouts", "dataset-card", "dataset-funnel", "summary"}
+SHOWN = {"mlflow-run", "dataset-card", "dataset-funnel", "summary"}
 _SERVE = """
 import sys
 from tasks.server.environment import set_defaults
@@ -88,7 +89,14 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
 
     wait_until(_in_state(prefect, run["id"], "Completed"), "the run goes on and ends")
     shown = prefect.post("artifacts/filter", {})
-    assert {artifact["key"] for artifact in shown} == SHOWN
+    # And how far each stage was that took a while.
+    assert {artifact["key"] for artifact in shown} - {"rollouts", "labels", "dataset", "sft"} == SHOWN
+    assert re.fullmatch(r"kept \d+ of \d+, sft: \d steps?", prefect.state(run["id"])["message"])
+    told = [line["message"] for line in prefect.post("logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})]
+    assert [line for line in told if line.startswith("rollouts 1 of 1 is made, as ")]
+    assert [line for line in told if re.match(r"dataset: \d+ kept, \d+ dropped, from the store, made on ", line)]
+    # The training's own process said it.
+    assert [line for line in told if line.startswith("wrote the student to ")]
     newest = {
         artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda artifact: str(artifact["created"]))
     }

@@ -1,10 +1,13 @@
 """A new stage is its module, a line in a flow, and its test: all else is read from its declaration."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect import flow
+from prefect.client.orchestration import get_client
 
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError
@@ -21,6 +24,7 @@ from tasks.remote.stage_worker import run_stage_call
 from tasks.run.context import RunContext, start_flow
 from tasks.run.progress import shown_by
 from tasks.run.stage import Stage
+from tests.waiting import until
 
 LENGTHS = Stage("lengths", 1, "{mean:.1f} characters", when=lambda config: config.sft.enabled, is_remote=True)
 STAGES = (PROMPTS, LENGTHS)
@@ -79,6 +83,52 @@ def test_a_flow_shows_caches_and_sums_up_a_stage_that_it_lists(config_of: Callab
     assert measure_prompts(config_of()).cached == {"prompts": True, "lengths": True}
     assert measure_prompts(config_of("lengths")).cached["lengths"] is False
     assert measure_prompts(config_of(sft={"enabled": False})).cached == {"prompts": True}
+
+
+def test_the_flow_runs_page_tells_why_it_was_made_and_what_came_of_it(
+    config_of: Callable[..., DistillConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(config: DistillConfig) -> list[str]:
+        caplog.clear()
+        state = measure_prompts(config, return_state=True)
+        assert state.message == "lengths: 3.0 characters"
+        assert state.result().summary[-1][-1] == "3.0 characters"
+        return [line for line in caplog.messages if line.startswith("lengths")]
+
+    made, result = told(config_of())
+    assert re.fullmatch(r"lengths is made, as the store holds none of version 1: lengths/v1-\w+", made)
+    assert re.fullmatch(r"lengths: 3\.0 characters, in \d+ s", result)
+    (cached,) = told(config_of())
+    assert re.fullmatch(r"lengths: 3\.0 characters, from the store, made on \d\d \w+ \d\d:\d\d UTC", cached)
+    assert "is made, as runtime.refresh names it" in told(config_of("lengths"))[0]
+    LENGTHS.version = 2
+    try:
+        assert "is made, as the store holds none of version 2" in told(config_of())[0]
+    finally:
+        LENGTHS.version = 1
+
+
+def test_the_flow_runs_graph_leads_to_it_from_the_stage_whose_artifact_it_takes(
+    config_of: Callable[..., DistillConfig],
+) -> None:
+    def edges() -> dict[str, set[str]]:
+        run_id = measure_prompts(config_of(), return_state=True).state_details.flow_run_id
+        with get_client(sync_client=True) as client:
+
+            def nodes() -> dict[str, dict[str, Any]]:
+                path = {"id": run_id}
+                return dict(client.request("GET", "/flow_runs/{id}/graph-v2", path_params=path).json()["nodes"])
+
+            # Task runs are recorded as their events come in.
+            assert until(lambda: len(nodes()) == len(STAGES))
+            found = nodes()
+        # The server names a parent once for each of the inputs.
+        return {node["label"]: {found[one["id"]]["label"] for one in node["parents"]} for node in found.values()}
+
+    expected = {"prompts": set(), "lengths": {"prompts"}}
+    assert edges() == expected
+    # From the store.
+    assert edges() == expected
 
 
 def test_another_flow_run_runs_it(config_of: Callable[..., DistillConfig]) -> None:

@@ -12,10 +12,11 @@ from prefect.runtime import flow_run
 
 from stillhouse.config import TrackingConfig
 from stillhouse.errors import FailureBudgetExceeded, StillhouseError, TrainingKilled
+from stillhouse.progress.run_state import Bar
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.tracking import start_run
 from tasks.run.prefect_api import has_ended
-from tasks.run.progress_artifact import ProgressArtifact
+from tasks.run.progress_artifact import ProgressArtifacts
 from tasks.run.stage import CACHED_STAGE
 
 AT_ONCE = {**CACHED_STAGE, "retry_delay_seconds": 0, "persist_result": False}
@@ -65,22 +66,35 @@ def test_a_flow_run_has_ended_once_it_is_over_and_an_unknown_one_has_not() -> No
     assert not has_ended(str(uuid4()))
 
 
-def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_path: Path) -> None:
+def test_the_flow_runs_page_shows_how_far_each_stage_is_that_takes_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
 
     @flow
     def watched() -> str:
-        with ProgressArtifact(record, every_s=0.05) as page:
-            for done in range(1, 5):
-                page.update_rollouts("rollouts", RolloutProgress(done=done, total=8, limit=3, limit_reason="a | b"))
+        sampled = RolloutProgress(done=4, total=8, limit=3, limit_reason="a | b")
+        bars = {
+            "rollouts": Bar(4, 8, 6.0, rollouts=sampled),
+            "on_policy": Bar(3, 12, 66.0, {"teacher_kl": 0.25, "tokens_per_s": 512.0, "checkpoint": 2, "eta_s": 90.0}),
+            "labels": Bar(8, 8, 0.01),
+        }
+        with ProgressArtifacts(record, lambda: bars, every_s=0.05):
+            pass
         return str(flow_run.id)
 
     run_id = watched()
     with get_client(sync_client=True) as client:
         wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(run_id)]))
-        (artifact,) = client.read_artifacts(artifact_filter=wanted)
-    assert (artifact.key, artifact.type) == ("rollouts", "progress")
-    assert artifact.data == 50.0
-    assert artifact.description is not None
-    assert "| done | 4/8 |" in artifact.description
-    assert "| reason | a \\| b |" in artifact.description
+        shown = {str(artifact.key): artifact for artifact in client.read_artifacts(artifact_filter=wanted)}
+    assert {key: (artifact.type, artifact.data) for key, artifact in shown.items()} == {
+        "rollouts": ("progress", 50.0),
+        "on-policy": ("progress", 25.0),
+    }
+    assert "| done | 4/8 |" in str(shown["rollouts"].description)
+    assert "| reason | a \\| b |" in str(shown["rollouts"].description)
+    figures = "teacher kl 0.25, 512 tokens/s, checkpoint 2, 2 min left"
+    assert figures in str(shown["on-policy"].description)
+    # Those that go on have a line once a minute.
+    told = [record.getMessage() for record in caplog.records if record.name == "stillhouse.progress"]
+    assert told == [f"on_policy: 3/12; {figures}"]

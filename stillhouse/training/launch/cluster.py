@@ -143,8 +143,8 @@ class _Follower:
     def _read(self, progress: Progress) -> JsonObject | None:
         for path in sorted(self.attempt.folder.glob(ALL_MESSAGES)):
             for message in self._files.setdefault(path, MessageFile(path)).new_messages():
-                if "progress" in message:
-                    relay(message["progress"], progress)
+                if "progress" in message or "log" in message:
+                    relay(message, progress)
                 elif "done" in message:
                     return message["done"]
                 elif "error" in message:

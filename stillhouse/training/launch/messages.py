@@ -1,7 +1,7 @@
 """Messages of a training process on its standard output, one JSON object a line, and how its parent reads them.
 
-`{"progress": ...}` as it goes, then `{"done": facts}` or `{"error": message, "killed": whether from outside}`. All
-other output goes to a log in the job's work folder. Free of torch.
+`{"progress": ...}` and lines of its own log, `{"log": ...}`, as it goes, then `{"done": facts}` or `{"error": message,
+"killed": whether from outside}`. All other output goes to a log in the job's work folder. Free of torch.
 """
 
 import json
@@ -29,18 +29,23 @@ EXIT_S: Final = 30.0
 TAIL_LINES: Final = 12
 
 
-class MessageWriter:
-    """Writes a training's messages to `stream`; a `stillhouse.progress.state.Progress`.
+class MessageWriter(logging.Handler):
+    """Writes a training's messages to `stream`; a `stillhouse.progress.state.Progress`, and a handler of log records.
 
     Of several ranks only the first writes to its stream; errors go to the `error_file` that torchrun reads when all
     ranks have ended.
     """
 
     def __init__(self, stream: TextIO, rank: int = 0, error_file: Path | None = None) -> None:
+        super().__init__()
         self._stream, self._rank, self._error_file = stream, rank, error_file
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         self._send({"progress": {"stage": stage, "done": done, "total": total, "facts": facts}})
+
+    def emit(self, record: logging.LogRecord) -> None:
+        args = [value if isinstance(value, int | float) else str(value) for value in record.args or ()]
+        self._send({"log": [record.name, record.levelno, str(record.msg), args]})
 
     def done(self, facts: JsonObject) -> None:
         self._send({"done": facts})
@@ -70,8 +75,8 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
     log = job.work_dir / LOG_FILE
     for line in process.lines:
         message = parse_message(line)
-        if "progress" in message:
-            relay(message["progress"], progress)
+        if "progress" in message or "log" in message:
+            relay(message, progress)
         elif "done" in message:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(EXIT_S)
@@ -99,8 +104,14 @@ def exit_reason(exit_code: int) -> str:
     return reason
 
 
-def relay(update: JsonObject, progress: Progress) -> None:
-    progress.update(update["stage"], update["done"], update["total"], **update["facts"])
+def relay(message: JsonObject, progress: Progress) -> None:
+    """Pass on progress, or a line of the child's log."""
+    if "log" in message:
+        name, level, text, args = message["log"]
+        logging.getLogger(name).log(level, text, *args)
+    else:
+        update = message["progress"]
+        progress.update(update["stage"], update["done"], update["total"], **update["facts"])
 
 
 def parse_message(line: str) -> JsonObject:

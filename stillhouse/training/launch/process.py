@@ -32,6 +32,7 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
         error_file = None if rank is None else Path(os.environ["TORCHELASTIC_ERROR_FILE"])
         messages = MessageWriter(stream, rank or 0, error_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("stillhouse").addHandler(messages)
         try:
             messages.update(job.method, 0, None, doing="importing")
             # Imported late: an import that fails is then reported like any other error.
@@ -66,7 +67,8 @@ def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int
             message = f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues"
             killed, exit_code = True, 128 + signal.SIGTERM
         case StillhouseError():
-            logging.getLogger(__name__).error("%s", error)
+            # For the file alone: the parent raises it.
+            logging.getLogger().error("%s", error)
             message, code = str(error), error.code
         case _:
             traceback.print_exception(error)

@@ -186,6 +186,7 @@ class Trainer:
             best_step = self.watch.best.step if self.config.keep == "best" else None
             path = save_checkpoint(self.checkpoints, checkpoint, best_step=best_step)
             logger.info("saved %s", path)
+        self.watch.checkpoint = self._step
         self.ranks.barrier()
 
     def _keep_best(self) -> None:

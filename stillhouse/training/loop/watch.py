@@ -51,6 +51,8 @@ class Watch:
         self.alarms = alarms
         self.best = BestValidation(config.early_stopping_patience)
         self.throughput = throughput
+        self.checkpoint = 0
+        """Step of the last one saved."""
         self._latest: dict[str, float] = {}
 
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
@@ -72,6 +74,8 @@ class Watch:
         bare = {name.partition("/")[2]: value for name, value in self.metrics.current.items()} | self._latest
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
+        if self.checkpoint:
+            shown["checkpoint"] = self.checkpoint
         if self.throughput.eta_s is not None and step < num_steps:
             shown["eta_s"] = self.throughput.eta_s
         self._progress.update(self._method.name, step, num_steps, **shown)
@@ -95,6 +99,7 @@ class Watch:
 
         `replay` sends the remaining metrics to the listener, which has not received them yet.
         """
+        self.checkpoint = step
         self.metrics.restore(state["metrics"] if state else None, step, replay=replay)
         if state is not None:
             self.divergence.restore(state["divergence"])

@@ -70,7 +70,7 @@ def test_users_at_the_same_time_share_one_server_and_the_last_one_stops_it() -> 
 
 
 @pytest.mark.slow
-def test_asyncio_callers_share_it_too_and_a_dead_server_is_replaced() -> None:
+def test_asyncio_callers_share_it_too_and_a_dead_server_is_named_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async def enter(stack: ExitStack) -> str:
         return await asyncio.to_thread(stack.enter_context, served_model("embedded:student", RUNTIME))
 
@@ -87,6 +87,9 @@ def test_asyncio_callers_share_it_too_and_a_dead_server_is_replaced() -> None:
             assert httpx.get(f"{third}/models").status_code == 200
 
     asyncio.run(use())
+    assert [record.getMessage() for record in caplog.records if record.name == "stillhouse.local_server"] == [
+        "the server of embedded:student ended with code -9: (none)"
+    ]
 
 
 def test_a_server_of_this_run_s_own_refuses_nothing(

@@ -1,13 +1,11 @@
-import logging
 from collections.abc import Iterator
 
 import pytest
 
 from stillhouse.errors import QuotaError
-from stillhouse.progress.run_state import RunState
 from stillhouse.progress.state import NoProgress, RolloutProgress
 from stillhouse.progress.text import lines_of
-from tasks.run.progress import PartProgress, progress, rollout_stage, shown_by
+from tasks.run.progress import PartProgress, rollout_stage, shown_by
 from tests.tasks.run.shown import Clock, Shown
 
 
@@ -18,15 +16,14 @@ def seen() -> Iterator[Shown]:
 
 
 def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Shown) -> None:
-    watcher, clock = Shown(), Clock()
-    with rollout_stage("rollouts", 900, watcher):
+    clock = Clock()
+    with rollout_stage("rollouts", 900):
         parts = [PartProgress("rollouts", name, 300, clock) for name in "ab"]
         parts[0].update_rollouts("anything", RolloutProgress(done=10, total=None, limit=8, in_flight=7))
         parts[1].update_rollouts("anything", RolloutProgress(done=5, total=None, limit=9, in_flight=8))
     shown = seen.last
     assert (shown.done, shown.total, shown.limit, shown.in_flight) == (15, 900, 9, 8)
     assert {stage for stage, _ in seen.states} == {"rollouts"}
-    assert watcher.states == seen.states
 
 
 def test_a_part_counts_from_its_start_and_knows_no_limit_before_it_asks(seen: Shown) -> None:
@@ -80,13 +77,6 @@ def test_stages_that_follow_one_another_share_no_counts(seen: Shown) -> None:
             PartProgress("rollouts", "a", 10).skip()
     PartProgress("rollouts", "b", 7).skip()
     assert [state.done for _, state in seen.states] == [0, 10, 0, 10, 0, 7]
-
-
-def test_a_log_gets_no_line_about_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "stillhouse.progress.state"):
-        progress().update("sft", 3, None, loss=0.5)
-        progress().update_run(RunState((), page="file:///page"))
-    assert caplog.messages == ["sft                3/?  loss 0.5"]
 
 
 def test_what_shows_nothing_takes_everything() -> None:

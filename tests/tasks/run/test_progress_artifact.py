@@ -8,10 +8,11 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from stillhouse.config import TrackingConfig
+from stillhouse.progress.run_state import Bar
 from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.tracking import start_run
 from stillhouse.tracking.client import connect
-from tasks.run.progress_artifact import ProgressArtifact, metrics_of
+from tasks.run.progress_artifact import ProgressArtifacts, metrics_of
 
 NOBODY = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
 BUSY = RolloutProgress(
@@ -29,23 +30,26 @@ def _wait_for(happened: Callable[[], Any]) -> None:
 
 def test_an_unreachable_prefect_costs_only_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
-    with temporary_settings(NOBODY), ProgressArtifact(record, every_s=0.01) as page:
+    bars: dict[str, Bar] = {}
+    with temporary_settings(NOBODY), ProgressArtifacts(record, lambda: dict(bars), every_s=0.01):
         for done in range(1, 4):
-            page.update_rollouts("rollouts", RolloutProgress(done=done, total=10))
-            _wait_for(lambda: [r for r in caplog.records if r.name == "stillhouse.progress.state"])
+            bars["sft"] = Bar(done, 10, 9.0, {"loss": 0.5})
+            _wait_for(lambda: _warnings(caplog))
             time.sleep(0.05)
-    (warning,) = [r for r in caplog.records if r.name == "stillhouse.progress.state"]
-    assert warning.levelno == logging.WARNING
-    assert "They go on" in warning.getMessage()
+    (warning,) = _warnings(caplog)
+    assert "The run goes on" in warning.getMessage()
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if (each.name, each.levelno) == ("stillhouse.progress", logging.WARNING)]
 
 
 def test_mlflow_gets_a_curve_of_each_figure_that_is_known(tmp_path: Path) -> None:
-    clock = iter([100.0, 107.0, 131.0])
+    bars = {"rollouts": Bar(5, 10, 7.2, rollouts=BUSY)}
     with start_run(TrackingConfig(), tmp_path, "generate") as record, temporary_settings(NOBODY):
-        with ProgressArtifact(record, every_s=0.01, clock=lambda: next(clock)) as page:
-            page.update_rollouts("rollouts", BUSY)
+        with ProgressArtifacts(record, lambda: dict(bars), every_s=0.01) as page:
             _wait_for(lambda: page._published)
-            page.update_rollouts("rollouts", RolloutProgress(done=10, total=10, usd=0.9))
+            bars["rollouts"] = Bar(10, 10, 31.0, rollouts=RolloutProgress(done=10, total=10, usd=0.9))
         client = connect(str(record.uri))
         record.flush()
         run_id = str(record.run_id)

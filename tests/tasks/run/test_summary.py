@@ -6,7 +6,7 @@ import pytest
 from flows import distill
 from tasks.run.context import StageOutcome
 from tasks.run.stage import Stage
-from tasks.run.summary import summary_rows
+from tasks.run.summary import headline, summary_rows
 from tasks.trajectory_import import IMPORTS
 
 STAGES = {stage.name: stage for stage in distill.STAGES}
@@ -49,6 +49,23 @@ def outcome(name: str, cached: bool = False, stage: Stage | None = None, **facts
 )
 def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, text: str) -> None:
     assert summary_rows([stage], {})[0][-1] == text
+
+
+@pytest.mark.parametrize(
+    ("stages", "rates", "line"),
+    [
+        ([outcome("dataset", kept=399, dropped=1)], {}, "kept 399 of 400"),
+        ([outcome("dataset", kept=3999, dropped=1), outcome("sft", steps=4)], {}, "kept 3,999 of 4,000, sft: 4 steps"),
+        (
+            [outcome("dataset", kept=3, dropped=0), outcome("comparison", reference="base")],
+            {"base": 0.455, "sft": 0.7, "on_policy": 0.861, "teacher": 0.9},
+            "kept 3 of 3, sft 70.0%, on_policy 86.1% against base 45.5%",
+        ),
+        ([outcome("comparison", reference="champion")], {"base": 0.4, "champion": 0.5}, "comparison: against champion"),
+    ],
+)
+def test_a_run_is_summed_up_in_a_line(stages: list[StageOutcome], rates: dict[str, float], line: str) -> None:
+    assert headline(stages, {name: {"accuracy": rate} for name, rate in rates.items()}) == line
 
 
 def test_errors_of_rewards_in_evaluations_are_added_up() -> None:

@@ -76,10 +76,11 @@ def continued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
     class Listener:
         def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            update = (stage, done, total, facts)
-            # The last step is shown once more when the student is saved.
-            if "doing" not in facts and update not in updates:
-                updates.append(update)
+            if "doing" not in facts:
+                # The last step is shown once more when the student is saved.
+                if updates and done == total == updates[-1][1]:
+                    updates.pop()
+                updates.append((stage, done, total, facts))
 
     return Continued(whole, whole_facts, killed, kill_at, train(killed, Listener()), updates)
 
@@ -117,7 +118,8 @@ def test_launcher_relays_the_checkpoint_and_every_step_after_it(continued: Conti
     headline = {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward", "mean_completion_tokens"}}[
         stage
     ]
-    assert set(facts) == headline | {"learning_rate", "tokens_per_s"}
+    assert set(facts) == headline | {"learning_rate", "tokens_per_s", "checkpoint"}
+    assert facts["checkpoint"] == last
     assert set(continued.updates[-2][3]) == {*facts, "eta_s"}
 
 

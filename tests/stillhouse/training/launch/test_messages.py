@@ -1,4 +1,5 @@
 import json
+import logging
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_progress_is_relayed_and_what_libraries_print_is_left_out(follow_child, 
     progress = {"stage": "sft", "done": 3, "total": 9, "facts": {"loss": 1.5}}
     assert follow_child("a warning", "[1]", {"progress": progress}, {"done": {"steps": 9}}) == {"steps": 9}
     assert listener.updates == [("sft", 3, 9, {"loss": 1.5})]
+
+
+def test_what_stillhouse_logs_in_the_training_is_logged_here_too_and_once(
+    follow_child, listener, caplog: pytest.LogCaptureFixture
+):
+    lines = StringIO()
+    record = logging.LogRecord(
+        "stillhouse.training.loop", logging.INFO, "", 0, "saved %s, %.1f s", (Path("a"), 1.25), None
+    )
+    MessageWriter(lines).handle(record)
+    with caplog.at_level(logging.INFO, "stillhouse"):
+        follow_child(lines.getvalue().strip(), {"done": {}})
+    assert caplog.record_tuples == [("stillhouse.training.loop", logging.INFO, "saved a, 1.2 s")]
 
 
 @pytest.mark.parametrize(
