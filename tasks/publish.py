@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from prefect import get_run_logger
+from prefect.events import emit_event
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
@@ -34,6 +35,7 @@ from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.live_page import LivePage
+from tasks.run.prefect_api import RUN_LEFT
 from tasks.run.progress import progress, shown_by
 from tasks.run.stage import EVALUATION_OF, Stage, planned_names
 from tasks.run.summary import summary_rows
@@ -83,6 +85,8 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
                 yield run
             except Pause:
                 run.record.suspend()
+                get_run_logger().info("suspended: everything is kept, and Resume on the run's page goes on from there")
+                emit_event(RUN_LEFT, resource={"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"})
                 raise
             except StillhouseError as error:
                 # The report may fail for the same reason, such as a full disk; the first error is the one to raise.

@@ -27,6 +27,7 @@ from tasks.cache.journal import journal_of
 from tasks.first_question import ask_first
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
+from tasks.run.interruption import stopped_by_pause
 from tasks.run.progress import PartProgress, progress
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
@@ -108,7 +109,7 @@ async def sample(
         )
         trajectories = []
         try:
-            async with aclosing(collector):
+            async with aclosing(collector), stopped_by_pause(collector.stop):
                 async for trajectory in collector:
                     trajectories.append(trajectory)
                     progress().show_trajectory(stage, trajectory)
