@@ -21,7 +21,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
+from tasks.run.prefect_api import DATASET_CREATED, RUN_LEFT, STUDENT_KEPT, STUDENT_PROMOTED
 
 FLOWS: Final = ("distill", "evaluate-models", "generate", "score-rows", "train-on-policy", "train-sft")
 """Flows that people start. Others that share the server may beat slower or wait longer, and are not touched."""
@@ -34,18 +34,30 @@ _OF_OURS: Final = ResourceSpecification({"prefect.resource.role": "flow", "prefe
 _OURS_AND_STAGES: Final = ResourceSpecification(
     {"prefect.resource.role": "flow", "prefect.resource.name": [*FLOWS, _STAGE_FLOW]}
 )
+_FAILURES: Final = {f"prefect.flow-run.{state}" for state in ("Failed", "Crashed", "TimedOut")}
+_OTHER_EVENTS: Final = {RUN_LEFT} | {
+    f"prefect.flow-run.{name}"
+    for name in (
+        *("heartbeat", "Running", "Retrying", "Completed", "Cancelling", "Cancelled", "Suspended", "Paused"),
+        *("Resuming", "Scheduled", "AwaitingRetry", "AwaitingConcurrencySlot", "Late"),
+    )
+}
+"""Signs that a run goes on, waits for a worker or has ended. Not the failures: where SQLite is locked for one of the
+automations that an event concerns, all of them get it again, and people were told of one failure three times. A run
+that failed cannot be marked as crashed any more."""
+_BEFORE_START: Final = {f"prefect.flow-run.{state}" for state in ("Pending", "Submitting", "InfrastructurePending")}
 
 
-def crashed(name: str, *, after: str, within: timedelta, message: str) -> AutomationCore:
-    """Mark flow runs as crashed that send no event `within` this time `after` an event of that name."""
+def crashed(name: str, *, after: set[str], within: timedelta, message: str) -> AutomationCore:
+    """Mark flow runs as crashed that send none of the other events `within` this time `after` one of these."""
     return AutomationCore(
         name=f"stillhouse: {name}",
         description=message,
         tags=["stillhouse"],
         trigger=EventTrigger(
             posture=Posture.Proactive,
-            after={after},
-            expect={"prefect.flow-run.*"},
+            after=after,
+            expect=_OTHER_EVENTS,
             match=_FLOW_RUNS,
             match_related=_OURS_AND_STAGES,
             for_each={"prefect.resource.id"},
@@ -81,7 +93,7 @@ def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
     lapse = timedelta(seconds=3 * heartbeat_s)
     yield crashed(
         "flow runs without heartbeats have crashed",
-        after="prefect.flow-run.heartbeat",
+        after={"prefect.flow-run.heartbeat"},
         within=lapse,
         message=f"No heartbeat for {lapse.total_seconds():g} s: its process or its machine is gone. Run it again: "
         "stages that finished are cached and a training goes on from its last checkpoint.",
@@ -89,7 +101,7 @@ def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
     # A run that a worker took and never started holds its deployment's place.
     yield crashed(
         "flow runs that never start have crashed",
-        after="prefect.flow-run.Pending",
+        after=_BEFORE_START,
         within=pending,
         message=f"Pending for {pending.total_seconds() / 60:g} min: the worker that took it is gone, or its container "
         "cannot be started. See the worker's log and run it again.",
@@ -115,8 +127,9 @@ def notifications(block: UUID) -> Iterator[AutomationCore]:
     """Yield automations that notify a block of failed flow runs, and of students that were promoted or not."""
     yield reaction(
         "tell of failed flow runs",
-        {"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
-        _FLOW_RUNS,
+        _FAILURES,
+        # One that lost its place goes on by itself.
+        ResourceSpecification({**_FLOW_RUNS.root, "prefect.state-message": f"!{_LOST_PLACE}"}),
         _OF_OURS,
         SendNotification(
             block_document_id=block,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from prefect import get_run_logger
+from prefect.events import emit_event
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from prefect.states import Completed
@@ -36,7 +37,9 @@ from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
+from tasks.run.interruption import pause_prevails
 from tasks.run.live_page import LivePage
+from tasks.run.prefect_api import RUN_LEFT
 from tasks.run.progress import progress, shown_by
 from tasks.run.progress_artifact import ProgressArtifacts
 from tasks.run.stage import EVALUATION_OF, Stage, planned_names
@@ -79,7 +82,7 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
     """
     if has_lasting_server():
         wait_out_outages()
-    with private_umask():
+    with private_umask(), pause_prevails():
         progress().say("opening the store and MLflow")
         run = start_flow(config, name, stages)
         run.on_stage = partial(_keep_record, run)
@@ -89,9 +92,12 @@ def tracked(config: DistillConfig, name: str, stages: Sequence[Stage]) -> Iterat
             run.on_stage()
             show_tracking(run)
             try:
-                yield run
+                with pause_prevails():
+                    yield run
             except Pause:
                 run.record.suspend()
+                get_run_logger().info("suspended: everything is kept, and Resume on the run's page goes on from there")
+                emit_event(RUN_LEFT, resource={"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"})
                 raise
             except StillhouseError as error:
                 # The report may fail for the same reason, such as a full disk; the first error is the one to raise.

@@ -28,6 +28,7 @@ from tasks.cache.journal import journal_of
 from tasks.first_question import ask_first
 from tasks.models import endpoint_of
 from tasks.run.context import RunContext
+from tasks.run.interruption import stopped_by_pause
 from tasks.run.keys import find_keys
 from tasks.run.progress import PartProgress, progress
 
@@ -111,7 +112,7 @@ async def sample(
         )
         trajectories = []
         try:
-            async with aclosing(collector):
+            async with aclosing(collector), stopped_by_pause(collector.stop):
                 async for trajectory in collector:
                     trajectories.append(trajectory)
                     progress().show_trajectory(stage, trajectory)

@@ -11,6 +11,7 @@ from stillhouse.training.launch.launch import train
 from stillhouse.training.workdir import exclusive, mirrored
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.run.context import RunContext
+from tasks.run.interruption import raise_if_paused
 from tasks.run.progress import progress
 from tasks.run.stage import Stage
 
@@ -63,10 +64,14 @@ def run_training_job(
 
 
 class _ProgressOf:
-    """Shows the progress of a training under the name of its stage, where several stages train by one method."""
+    """Shows the progress of a training under the name of its stage, where several stages train by one method.
+
+    A pause of the flow run is raised here: the training is then told to stop, saves a checkpoint and is continued.
+    """
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         progress().update(self._stage, done, total, **facts)
+        raise_if_paused()

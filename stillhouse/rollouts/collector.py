@@ -124,6 +124,10 @@ class RolloutCollector:
     def __aiter__(self) -> AsyncGenerator[Trajectory, None]:
         return self._generator
 
+    def stop(self, reason: BaseException) -> None:
+        """Send nothing more; answers in flight come in and are durable before `reason` is raised to who iterates."""
+        self._scheduler.stop(reason)
+
     async def aclose(self) -> None:
         """End the collection at once; answers in flight are lost, all others are in the journal."""
         await self._generator.aclose()

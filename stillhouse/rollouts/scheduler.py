@@ -48,7 +48,7 @@ class Scheduler:
         """Rollouts that have waited for it."""
         self._num_asleep = 0
         self._changed = asyncio.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """The error that stopped it before the end of the plan."""
 
     @property
@@ -74,9 +74,21 @@ class Scheduler:
                     break
         # Also errors of the iterator of prompts must reach the collector.
         except Exception as error:
-            self._halt(error)
+            self.stop(error)
         if self._running:
             await asyncio.wait(set(self._running))
+
+    def stop(self, error: BaseException) -> None:
+        """Start no more, cancel rollouts that lose nothing and let answers in flight come in."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._changed.set()
+        current = asyncio.current_task()
+        for task, rollout in self._running.items():
+            rollout.halted = True
+            if task is not current and not rollout.holds_value:
+                task.cancel()
 
     def wake(self) -> None:
         """Make the scheduler check again whether there is room."""
@@ -172,19 +184,7 @@ class Scheduler:
             return
         # `Rollout.run` turns what concerns one rollout into a row; what it raises concerns all.
         except Exception as error:
-            self._halt(error)
+            self.stop(error)
         finally:
             # Also of a first sample that failed, or that another process is at.
             self.note_answer(rollout.prompt_id)
-
-    def _halt(self, error: Exception) -> None:
-        """Cancel rollouts that lose nothing and let answers in flight come in."""
-        if self.error is not None:
-            return
-        self.error = error
-        self._changed.set()
-        current = asyncio.current_task()
-        for task, rollout in self._running.items():
-            rollout.halted = True
-            if task is not current and not rollout.holds_value:
-                task.cancel()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -88,7 +87,6 @@ def _wait_for_approval(dataset: Artifact, run: Run) -> str:
     if not has_lasting_server():
         no_answer = "nobody could be asked, since the run has no Prefect server (PREFECT_API_URL is not set)"
     else:
-        run.record.end_suspended(partial(has_ended, if_deleted=True))
         answer = _ask(dataset, run)
         no_answer = f"nobody answered within {config.timeout_minutes:g} minutes"
     if answer is None:

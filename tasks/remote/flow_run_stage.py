@@ -28,6 +28,7 @@ from stillhouse.types import Artifact, FrozenModel, JsonObject, Model
 from tasks.cache.results import artifacts_in
 from tasks.cache.stage import call_stage, find_cached
 from tasks.run.context import Run, RunContext
+from tasks.run.interruption import raise_if_paused
 from tasks.run.progress import progress
 from tasks.run.stage import Stage
 from tasks.server.temporary_server import has_lasting_server
@@ -163,6 +164,7 @@ def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> S
             if state is not None and (last is None or state.name != last.name):
                 _logger.info("%s: %s", child.name, state.name)
             last = state
+            raise_if_paused()
             if stop.wait(_POLL_S):
                 raise Stopped
     except BaseException:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -184,6 +185,8 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
         shared_url=store.url,
     )
     record.end_orphaned(has_ended)
+    if has_lasting_server():
+        record.end_suspended(partial(has_ended, if_deleted=True))
     plan = tuple(stage for stage in stages if stage.when(config))
     context = RunContext(
         run_id=uuid4().hex,

@@ -1,7 +1,8 @@
-"""Runs and event loops that a SIGTERM ends.
+"""Runs and event loops that a SIGTERM ends, and runs that somebody pauses on their page.
 
-Prefect turns SIGTERM into an exception in the main thread. Inside an event loop that is usually raised in a callback,
-where asyncio logs the exception and goes on: a cancelled flow would run to its end.
+Prefect turns SIGTERM into an exception in the main thread, and takes a cancel for one only where its own handler is in
+force: event loops therefore have a thread of their own. Of a pause it learns by itself, in a thread, but raises that
+only between tasks; a long one asks.
 
 The loops are uvloop's where it exists: a quarter less CPU for each request of a rollout.
 """
@@ -9,11 +10,15 @@ The loops are uvloop's where it exists: a quarter less CPU for each request of a
 import asyncio
 import signal
 import sys
-import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import Context, copy_context
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 
 if sys.platform == "win32":
     from asyncio import new_event_loop
@@ -21,6 +26,8 @@ else:
     from uvloop import new_event_loop
 
 T = TypeVar("T")
+
+_POLL_S: Final = 1.0
 
 
 class Terminated(BaseException):
@@ -46,32 +53,64 @@ def raised_on_sigterm() -> Iterator[None]:
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Do as `asyncio.run`, with SIGTERM cancelling `work`; the signal's handler, such as Prefect's, is called then."""
-    if threading.current_thread() is not threading.main_thread():
-        return _run(work)
-    handler = signal.getsignal(signal.SIGTERM)
-    terminated = False
+    """Do as `asyncio.run`, in another thread; an exception in this one, such as a signal's, cancels `work` first."""
+    started: Future[Any] = Future()
 
     async def main() -> T:
-        task = asyncio.ensure_future(work)
+        started.set_result(asyncio.current_task())
+        return await work
 
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
-            task.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-        return await task
-
-    try:
-        return _run(main())
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        if terminated:
-            # With the default action this ends the process; with Prefect's handler it raises.
-            signal.raise_signal(signal.SIGTERM)
+    with ThreadPoolExecutor(1, "event-loop") as thread:
+        done = thread.submit(_run, main(), copy_context())
+        try:
+            # Not in one go: an exception that another thread raises here comes with the next instruction.
+            while not wait([done], _POLL_S).done:
+                continue
+        except BaseException:
+            # It may have ended meanwhile, and its loop with it.
+            with suppress(RuntimeError):
+                started.result().get_loop().call_soon_threadsafe(started.result().cancel)
+            wait([done])
+            raise
+        return done.result()
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(work: Coroutine[Any, Any, T], context: Context) -> T:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work)
+        return runner.run(work, context=context)
+
+
+def raise_if_paused() -> None:
+    """Raise prefect.exceptions.Pause if this flow run, one of a deployment, has been paused on its page."""
+    context = FlowRunContext.get()
+    if context is not None:
+        context.flow_run_suspension_request.raise_if_requested()
+
+
+@contextmanager
+def pause_prevails() -> Iterator[None]:
+    """Raise the pause in place of what interrupts a paused run while it saves, such as the loss of its place."""
+    try:
+        yield
+    except BaseException:
+        raise_if_paused()
+        raise
+
+
+@asynccontextmanager
+async def stopped_by_pause(stop: Callable[[BaseException], None]) -> AsyncIterator[None]:
+    """Call `stop` with prefect.exceptions.Pause as soon as this flow run is paused inside the block."""
+
+    async def watch() -> None:
+        while True:
+            try:
+                raise_if_paused()
+            except Pause as pause:
+                return stop(pause)
+            await asyncio.sleep(_POLL_S)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

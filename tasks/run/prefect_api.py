@@ -21,6 +21,10 @@ base while there is none); `message`, the decision and its reason; and `page`, i
 STUDENT_KEPT: Final = "stillhouse.student.kept"
 """A student was evaluated and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
 
+RUN_LEFT: Final = "stillhouse.flow-run.left"
+"""A suspended run has saved its work and its process leaves; heartbeats may have come since it was suspended. Resource:
+the flow run."""
+
 
 def has_ended(flow_run_id: str, *, if_deleted: bool = False) -> bool:
     """Return whether a flow run has ended: `if_deleted` where this server does not know it, False if none answers."""

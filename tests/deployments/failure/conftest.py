@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,18 @@ class Case:
     def state(self, run_id: str) -> str:
         """Return the type of a flow run's state."""
         return str(self.prefect.state(run_id)["type"])
+
+    def history(self, run_id: str) -> list[str]:
+        """Return the names of the states that a flow run was in, oldest first."""
+        states = self.prefect.get(f"flow_run_states/?flow_run_id={run_id}")
+        return [state["name"] for state in sorted(states, key=lambda state: state["timestamp"])]
+
+    def pause(self, run_id: str) -> None:
+        """Do as the button of the flow run's page, with an hour as the time limit."""
+        limit = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        details = {"pause_timeout": limit, "pause_reschedule": True}
+        state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+        self.prefect.post(f"flow_runs/{run_id}/set_state", {"state": state, "force": True})
 
     def flow_runs(self) -> list[dict[str, Any]]:
         """Return those that worked in this store, oldest first; not those of stages, which have no config."""

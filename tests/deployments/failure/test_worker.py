@@ -57,8 +57,39 @@ def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start
     family = [flow, *flow.children(recursive=True)]
     case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
     worker.wait_until(lambda: case.state(run) == "CANCELLED", "the run is cancelled")
+    assert "Crashed" not in case.history(run)
     assert_gone(family)
     rerun_resumes(case)
+
+
+def test_a_run_cancelled_amid_its_rollouts_is_not_told_of_as_a_crash(case: Any, start_worker: StartWorker) -> None:
+    case.teacher.answered = 10
+    worker = start_worker()
+    run = case.submit("generate")
+    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    worker.wait_until(lambda: case.state(run) == "CANCELLED", "the run is cancelled")
+    assert "Crashed" not in case.history(run)
+
+
+def test_a_run_paused_in_its_training_leaves_a_checkpoint_and_its_process_and_resumed_goes_on(
+    case: Any, start_worker: StartWorker
+) -> None:
+    worker = start_worker()
+    run, flow = start_training(case, worker)
+    family = [flow, *flow.children(recursive=True)]
+    case.pause(run)
+    assert_gone(family)
+    assert case.state(run) == "PAUSED"
+    assert "Crashed" not in case.history(run)
+    assert case.trackings("train-sft") == ["SCHEDULED"]
+    checkpoint = case.newest_checkpoint()
+
+    case.prefect.post(f"flow_runs/{run}/resume", {})
+    assert case.prefect.ended(run)["type"] == "COMPLETED"
+    assert case.resumed_from_step() == checkpoint
+    assert case.teacher.num_asked == NUM_PROMPTS
+    assert case.trackings("train-sft") == case.trackings("sft") == ["FINISHED"]
 
 
 def test_a_busy_worker_that_is_told_to_end_leaves_no_process_and_a_run_that_the_automation_marks_crashed(

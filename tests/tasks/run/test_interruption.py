@@ -1,8 +1,11 @@
 import signal
 import subprocess
 import sys
+from contextvars import ContextVar
 
 from tasks.run.interruption import run_until_done
+
+_name = ContextVar("name", default="none")
 
 CODE = """
 import asyncio, signal, sys
@@ -45,13 +48,22 @@ def test_sigterm_cancels_a_busy_loop_and_reaches_the_handler_in_force() -> None:
     assert _said_after_sigterm(CODE) == "cleaned up\nterminated\n"
 
 
-def test_a_result_comes_back_and_the_handler_stays() -> None:
-    async def answer() -> int:
-        return 42
+def test_a_result_comes_back_and_the_handler_in_force_stays_so_meanwhile() -> None:
+    """Prefect takes a cancel for one, and for no crash, only while its own handler is in force."""
 
-    before = signal.getsignal(signal.SIGTERM)
-    assert run_until_done(answer()) == 42
-    assert signal.getsignal(signal.SIGTERM) == before
+    async def handler() -> object:
+        return signal.getsignal(signal.SIGTERM)
+
+    assert run_until_done(handler()) == signal.getsignal(signal.SIGTERM)
+
+
+def test_what_is_awaited_sees_the_context_of_its_caller() -> None:
+    async def read() -> str:
+        return _name.get()
+
+    token = _name.set("flow run")
+    assert run_until_done(read()) == "flow run"
+    _name.reset(token)
 
 
 FLOW = """
