@@ -94,7 +94,8 @@ class Fallback:
 
     def write(self, run: JsonObject, kind: str, record: JsonObject) -> None:
         """Append one line; drop it when even this file cannot be written."""
-        line = json.dumps({"time": time.time(), "uri": self._uri, **run, "kind": kind, **record}, default=str)
+        about = {"time": time.time(), "uri": self._uri, "store": f"{self._path.parent.absolute()}/"}
+        line = json.dumps({**about, **run, "kind": kind, **record}, default=str)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
