@@ -110,11 +110,9 @@ def follow_store(uri: str) -> None:
     try:
         with closing(sqlite3.connect(path, timeout=60.0)) as opened, opened:
             for location in {place for place, run in opened.execute(runs) if run in present}:
-                url = urlsplit(location)
-                was = Path(url2pathname(url.path)).parent
+                was = Path(url2pathname(urlsplit(location).path)).parent
                 # The same folder may have several names: a link, a mount.
-                is_here = was == here or (was.is_dir() and was.samefile(here))
-                if url.scheme == "file" and not is_here:
+                if location.startswith("file:") and not (was.is_dir() and was.samefile(here)):
                     _rewrite(opened, was, here)
     except sqlite3.Error as error:
         raise TrackingError(
