@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inference.journal.schema import digest_of
 from stillhouse.inference.scoring.ledger import LEDGER
@@ -64,7 +65,10 @@ def _of_all(
 
 
 def _artifact_problem(folder: Path) -> str | None:
-    problem = damage(folder)
+    try:
+        problem = damage(folder)
+    except StoreError as error:
+        return str(error)
     return problem and f"{problem}; {_MADE_AGAIN}"
 
 

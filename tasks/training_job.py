@@ -38,12 +38,10 @@ def run_training_job(
     )
     # Not by the key: a setting that changes no weights should not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
-    # A run in a SQLite file is known to this machine alone.
-    is_local_run = (context.tracking.uri or "sqlite").startswith("sqlite")
     with (
         # The flow's lock, beside the training's own: the job file in the folder decides where the student goes.
         exclusive(work_dir / "flow"),
-        mirrored(work_dir, context.store, leave_out={"mlflow_run.json"} if is_local_run else set()) as remove_copies,
+        mirrored(work_dir, context.store) as remove_copies,
         context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record,
     ):
         tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)

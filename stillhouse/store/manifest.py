@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stillhouse.errors import StoreError
 from stillhouse.store.fingerprint import digest, file_sha256
 from stillhouse.types import Artifact
 
@@ -66,16 +67,18 @@ def list_files(folder: Path) -> dict[str, FileEntry]:
 
 
 def damage(folder: Path) -> str | None:
-    """Return why the artifact in `folder` cannot be used, or None if every byte is intact.
+    """Return why the artifact in `folder` is not whole, or None if every byte is intact; StoreError if none can tell.
 
     Any symbolic link is damage: nothing writes links into artifacts, and readers of the folder would follow them.
     """
     try:
         manifest = parse_manifest((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return f"{folder} is gone" if not folder.is_dir() else f"{folder / MANIFEST} is gone"
-    except (OSError, DamagedManifest) as error:
+    except (IsADirectoryError, DamagedManifest) as error:
         return f"{folder / MANIFEST} cannot be read: {error}"
+    except OSError as error:
+        raise _unreadable(folder, error) from error
     try:
         for path in folder.rglob("*"):
             if path.is_symlink():
@@ -87,5 +90,12 @@ def damage(folder: Path) -> str | None:
             if path.stat().st_size != entry.size or file_sha256(path) != entry.sha256:
                 return f"{path} was altered"
     except OSError as error:
-        return f"{folder} cannot be read: {error}"
+        raise _unreadable(folder, error) from error
     return None
+
+
+def _unreadable(folder: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{folder} cannot be read: {error}. Nobody knows whether it is whole, so it is not made again: mend the "
+        "permissions or the disk, or delete the folder; then run the same command again"
+    )

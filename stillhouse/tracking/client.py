@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
-from stillhouse.tracking.database import begin_database, check_database, exclusive, is_database
+from stillhouse.tracking.database import begin_database, check_database, exclusive, follow_store, is_database
 from stillhouse.tracking.fallback import is_sent
 
 _ENVIRONMENT = {
@@ -74,7 +74,9 @@ def _client(uri: str) -> Any:
     check_database(uri)
     with exclusive(uri):
         begin_database(client_type, uri)
-        return client_type(uri)
+        client = client_type(uri)
+        follow_store(uri)
+        return client
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:

@@ -1,15 +1,30 @@
 """MLflow's database: what a tracking URI of one names, and how one is begun."""
 
 import fcntl
+import json
+import logging
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from stillhouse.errors import TrackingError
 from stillhouse.store.empty_database import begin_with, keep, kept_database
 from stillhouse.store.private import private_file
+
+_LOCATIONS: Final = {
+    "experiments": "artifact_location",
+    "runs": "artifact_uri",
+    "datasets": "dataset_source",
+    "tags": "value",
+}
+"""Columns that may begin with the folder of the store, as a URL, a path or the JSON of a dataset's source."""
+
+_logger = logging.getLogger(__name__)
 
 
 def is_database(uri: str) -> bool:
@@ -80,3 +95,40 @@ def _keep_empty(client_type: type, kept: Path) -> None:
             opened.execute("DELETE FROM experiments")
             opened.commit()
             keep(empty, kept)
+
+
+def follow_store(uri: str) -> None:
+    """Make the locations in a SQLite database those of the folder that it was moved or copied to with its artifacts.
+
+    Others stay: of object storage, of a person's choice, of stores whose files are not here. Raises TrackingError if
+    the database cannot be written.
+    """
+    path = _sqlite_file(uri)
+    if path is None or not (artifacts := path.absolute().with_name("mlartifacts")).is_dir():
+        return
+    here, present = artifacts.parent, {folder.name for folder in artifacts.iterdir()}
+    runs = "SELECT artifact_location, run_uuid FROM experiments JOIN runs USING (experiment_id)"
+    try:
+        with closing(sqlite3.connect(path, timeout=60.0)) as opened, opened:
+            for location in {place for place, run in opened.execute(runs) if run in present}:
+                was = Path(url2pathname(urlsplit(location).path)).parent
+                # The same folder may have several names: a link, a mount.
+                if location.startswith("file:") and not (was.is_dir() and was.samefile(here)):
+                    _rewrite(opened, was, here)
+    except sqlite3.Error as error:
+        raise TrackingError(
+            f"{path}: its store was moved here, and the places of its files cannot be rewritten: {error}. Make it "
+            "writable for this user, end what uses it, and run the same command again",
+            code="tracking-database",
+        ) from error
+
+
+def _rewrite(opened: sqlite3.Connection, was: Path, here: Path) -> None:
+    _logger.info("MLflow's files of %s are looked for in %s from now on", was, here)
+    for form in ("{}/".format, lambda path: f"{path.as_uri()}/", lambda path: json.dumps({"uri": f"{path}/"})[:-2]):
+        old = form(was)
+        for table, column in _LOCATIONS.items():
+            opened.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                (form(here), len(old) + 1, len(old), old),
+            )

@@ -26,6 +26,8 @@ _REFUSALS = {
 }
 """Error codes that concern one record only; they do not begin an outage."""
 
+_LOCKED_OUT = {"UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND"}
+
 _UNSENT = "unsent-"
 
 Answer = TypeVar("Answer")
@@ -94,7 +96,8 @@ class Fallback:
 
     def write(self, run: JsonObject, kind: str, record: JsonObject) -> None:
         """Append one line; drop it when even this file cannot be written."""
-        line = json.dumps({"time": time.time(), "uri": self._uri, **run, "kind": kind, **record}, default=str)
+        about = {"time": time.time(), "uri": self._uri, "store": f"{self._path.parent.absolute()}/"}
+        line = json.dumps({**about, **run, "kind": kind, **record}, default=str)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -115,7 +118,7 @@ class Fallback:
 
     def _failed(self, error: Exception, kind: str) -> None:
         if is_refusal(error):
-            _logger.warning("MLflow refused %s: %s. The run goes on; see %s", kind, _brief(error), self._path)
+            _logger.warning("MLflow refused %s: %s. The run goes on; see %s", kind, brief(error), self._path)
             return
         self._outage.until = self._outage.clock() + RETRY_AFTER_S
         if not self._outage.reported:
@@ -123,7 +126,7 @@ class Fallback:
             _logger.warning(
                 "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s, and "
                 "`stillhouse send-tracking --store %s` sends it",
-                *(self._uri, kind, _brief(error), self._path, self._path.parent),
+                *(self._uri, kind, brief(error), self._path, self._path.parent),
             )
 
 
@@ -132,6 +135,12 @@ def is_refusal(error: Exception) -> bool:
     return getattr(error, "error_code", None) in _REFUSALS
 
 
-def _brief(error: Exception) -> str:
+def is_answer(error: Exception, uri: str) -> bool:
+    """Return whether the tracker answered with this error, so that no outage excuses it; a file always does."""
+    return uri.startswith("sqlite") or is_refusal(error) or getattr(error, "error_code", None) in _LOCKED_OUT
+
+
+def brief(error: Exception) -> str:
+    """Return an error in one line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"

@@ -15,19 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 FLOW_RUN_TAG = "prefect.flow_run_id"
 HOST_TAG = "stillhouse.host"
-PID_TAG = "stillhouse.pid"
-PROCESS_STARTED_TAG = "stillhouse.process_started"
-"""When the process started, in seconds since the epoch: tells it from a later one with the same id."""
+PARENT_TAG = "mlflow.parentRunId"
 
 
 @cache
 def origin_tags() -> dict[str, str]:
-    """Return the tags of this process: user, source, commit, version, host and process id."""
-    process = psutil.Process()
+    """Return the tags of this process: user, source, commit, version and host."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -37,8 +32,6 @@ def origin_tags() -> dict[str, str]:
         "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
         HOST_TAG: socket.gethostname(),
-        PID_TAG: str(process.pid),
-        PROCESS_STARTED_TAG: f"{process.create_time():.2f}",
     }
     with suppress(PackageNotFoundError):  # a checkout that is not installed; its commit tells
         tags["stillhouse.version"] = version("stillhouse")

@@ -3,9 +3,11 @@
 import fcntl
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from stillhouse.errors import TrackingError
 from stillhouse.store.atomic import write_atomic
@@ -61,6 +63,7 @@ def _send_all(folder: Path) -> Sent:
         for number, line in enumerate(lines):
             if number < done:
                 continue
+            line = _moved(line, folder)
             kind, reason = _send(line, runs)
             if reason is None:
                 sent.by_kind[kind] += 1
@@ -73,6 +76,15 @@ def _send_all(folder: Path) -> Sent:
     sending.unlink()
     place.unlink(missing_ok=True)
     return sent
+
+
+def _moved(line: str, folder: Path) -> str:
+    """Return a line with the paths of its store as they are since the store was moved to `folder`."""
+    with suppress(ValueError, KeyError):
+        was, here = json.loads(line)["store"], f"{folder.absolute()}/"
+        for form in (lambda path: json.dumps(path)[1:-1], quote):
+            line = line.replace(form(was), form(here))
+    return line
 
 
 def _send(line: str, runs: "_Runs") -> tuple[str, str | None]:

@@ -15,8 +15,8 @@ from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import RunPages, connect, default_uri, experiment_id
 from stillhouse.tracking.database import is_database
 from stillhouse.tracking.fallback import Answer, Fallback, is_refusal, is_sent, unsent_id
-from stillhouse.tracking.lifecycle import end_orphaned_runs, end_stale_runs, resume_suspended_run, take_over
-from stillhouse.tracking.metadata import MAX_TAG_CHARS, flatten, origin_tags, shorten, tracking_key
+from stillhouse.tracking.lifecycle import continue_run, end_orphaned_runs, end_stale_runs, lock_tag
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, PARENT_TAG, flatten, origin_tags, shorten, tracking_key
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.records import SENDERS
 from stillhouse.tracking.registry import StudentVersion, register_students
@@ -142,10 +142,6 @@ class TrackedRun:
         """End running runs of other hosts whose flow run has ended."""
         self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
-    def resume(self) -> None:
-        """Take over the run of a killed process and mark it as running."""
-        self.ask("status", {"status": "RUNNING"}, lambda client: take_over(client, str(self.run_id), origin_tags()))
-
     def __enter__(self) -> Self:
         return self
 
@@ -182,6 +178,7 @@ def start_run(
     name: str,
     *,
     parent_run_id: str | None = None,
+    continues: str | None = None,
     tags: Mapping[str, str | None] | None = None,
     params: Mapping[str, Any] | None = None,
     started_at: float | None = None,
@@ -189,8 +186,8 @@ def start_run(
 ) -> TrackedRun:
     """Start a run, which records nothing if tracking is off. Never raises.
 
-    A run without parent first ends runs left open by killed processes of this host. A suspended flow run resumes its
-    run.
+    A run without parent first ends runs left open by killed processes of this host. A flow run that was suspended or
+    did not finish goes on in its run; a run with parent takes over the run `continues`, if MLflow has it.
 
     The default database, its artifacts and the fallback file are in `store_root`; with a `shared_url` a database's
     artifacts are on that storage. `params`, a nested config, are recorded flat and uncut as `config.yaml`. Work that is
@@ -199,9 +196,10 @@ def start_run(
     if not tracking.enabled:
         return TrackedRun(None, None, name, store_root)
     uri = tracking.uri or default_uri(store_root)
-    all_tags = {**origin_tags(), **{key: value for key, value in (tags or {}).items() if value is not None}}
+    all_tags = origin_tags() | lock_tag(store_root)
+    all_tags |= {key: value for key, value in (tags or {}).items() if value is not None}
     if parent_run_id is not None:
-        all_tags["mlflow.parentRunId"] = parent_run_id
+        all_tags[PARENT_TAG] = parent_run_id
     cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in all_tags.items()}
     place = shared_url or store_root.absolute().as_uri()
     location = f"{place}/mlartifacts" if is_database(uri) else None
@@ -213,15 +211,15 @@ def start_run(
         if parent_run_id is None:
             for run_id, state in end_stale_runs(client, experiment, fallback.ended_runs).items():
                 _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
-            if suspended := resume_suspended_run(client, experiment, cut):
-                return experiment, suspended
+        if known := continue_run(client, experiment, cut, continues):
+            return experiment, known
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id
 
     fallback = Fallback(store_root, uri)
-    unsent = unsent_id()
+    unsent, kind = (continues, "tags") if continues and is_sent(continues) else (unsent_id(), "run")
     record = {"tags": cut, "experiment": tracking.experiment, "location": location, "start_time": start_time}
-    created = fallback.attempt(create, {"run_id": unsent, "run": name}, "run", record)
+    created = fallback.attempt(create, {"run_id": unsent, "run": name}, kind, record)
     experiment, run_id = created or (None, unsent)
     run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
     if params is not None:

@@ -8,7 +8,7 @@ import fcntl
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -47,14 +47,11 @@ def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
 
 
 @contextmanager
-def mirrored(
-    work_dir: Path, store: ArtifactStore, *, leave_out: Set[str] = frozenset(), poll_s: float = _MIRROR_POLL_S
-) -> Iterator[Callable[[], None]]:
+def mirrored(work_dir: Path, store: ArtifactStore, *, poll_s: float = _MIRROR_POLL_S) -> Iterator[Callable[[], None]]:
     """Copy each new checkpoint in `work_dir` to the storage that machines share, where there is one.
 
     At the start the folder is restored from the copies if they are further; where they cannot be reached, a StoreError
-    is raised. A failed copy later is logged and tried again; it never ends a training. Files of the names in
-    `leave_out` mean nothing on another machine.
+    is raised. A failed copy later is logged and tried again; it never ends a training.
 
     Yields:
         A function that ends the copying and removes the copies; call it once the student is safe.
@@ -66,7 +63,7 @@ def mirrored(
     def is_kept(path: Path) -> bool:
         # A leading dot marks a file or folder that is being written.
         is_unfinished = any(part.startswith(".") for part in path.parts)
-        return path.parts[0] in _MIRRORED and not is_unfinished and path.name not in leave_out
+        return path.parts[0] in _MIRRORED and not is_unfinished
 
     snapshots = Snapshots(
         store.remote,

@@ -14,6 +14,8 @@ from stillhouse.errors import ConfigError, StillhouseError, StoreError
 from stillhouse.store import canonical_json
 from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.store.manifest import DamagedManifest, parse_manifest
+from stillhouse.tracking.client import connect
+from stillhouse.tracking.fallback import brief, is_answer
 from stillhouse.tracking.registry import CANDIDATE, RegisteredStudent, download, find_registered
 from stillhouse.training.results.adapter import ADAPTER_FILE
 from stillhouse.types import Artifact, Model
@@ -46,7 +48,8 @@ def find_champion(run: Run) -> Registered | None:
     """Return the champion; None if there is none yet, or if the config has no use for it.
 
     While MLflow does not answer, it is the last champion known to this store: a night's training is worth more than the
-    certainty that nobody promoted another since.
+    certainty that nobody promoted another since. Raises StoreError if MLflow refuses, or names one that cannot be
+    loaded.
     """
     promotion = run.config.promotion
     if not (promotion.enabled or promotion.start_from_champion):
@@ -60,9 +63,11 @@ def find_champion(run: Run) -> Registered | None:
             _logger.info("%s has no version called %s yet", name, promotion.alias)
             return None
         model = _load(CHAMPION, student, run)
-    except _NoAnswer:
-        return _last_known(known_file, run)
-    write_atomic(known_file, canonical_json({"folder": model.ref, "version": student.version}))
+    except _NoAnswer as outage:
+        return _last_known(known_file, outage, run)
+    # Relative: the store may be moved.
+    folder = Path(model.ref).relative_to(run.context.store.root).as_posix()
+    write_atomic(known_file, canonical_json({"folder": folder, "version": student.version}))
     return Registered(model, student.version)
 
 
@@ -119,29 +124,28 @@ def _candidate(ref: str, run: Run) -> Model:
 
 
 def _look_up(name: str, alias_or_version: str, run: Run) -> RegisteredStudent | None:
-    record = {"model": name, "version": alias_or_version}
-    # In a tuple, since None means that MLflow did not answer.
-    answer = run.record.ask("version", record, lambda client: (find_registered(client, name, alias_or_version),))
-    if answer is None:
-        raise _NoAnswer(
-            f"models:/{name}: MLflow at {run.record.uri} does not answer, so that {alias_or_version!r} cannot be "
-            "looked up. Start it and run the same command again: what finished is kept"
-        )
-    return answer[0]
+    try:
+        return find_registered(connect(str(run.record.uri)), name, alias_or_version)
+    # Whatever MLflow, its database driver or HTTP stack raises.
+    except Exception as error:
+        kind = StoreError if is_answer(error, str(run.record.uri)) else _NoAnswer
+        raise kind(
+            f"models:/{name}: {alias_or_version!r} cannot be looked up in MLflow at {run.record.uri}: {brief(error)}. "
+            "Mend that, then run the same command again: what finished is kept"
+        ) from error
 
 
-def _last_known(known_file: Path, run: Run) -> Registered | None:
+def _last_known(known_file: Path, outage: _NoAnswer, run: Run) -> Registered | None:
+    if not known_file.exists():
+        _logger.warning("%s. This store has known no champion: going on without one", outage)
+        return None
     try:
         known = json.loads(known_file.read_bytes())
-        folder, version = known["folder"], known["version"]
+        folder, version = str(run.context.store.root / known["folder"]), known["version"]
         model = Model(name=CHAMPION, ref=folder, fingerprint=model_identity(folder))
-    except (OSError, ValueError, KeyError, StillhouseError):
-        _logger.warning(
-            "MLflow at %s cannot be asked who is the champion, and this store has known none: going on without one",
-            run.record.uri,
-        )
-        return None
-    _logger.warning("MLflow cannot be asked: taking version %s, the champion known last", version)
+    except (OSError, ValueError, KeyError, StillhouseError) as error:
+        raise StoreError(f"{outage}. The champion known last, in {known_file}, cannot be loaded: {error}") from error
+    _logger.warning("%s. Taking version %s, the champion known last", outage, version)
     return Registered(model, version)
 
 
@@ -175,18 +179,15 @@ def _weights(student: Artifact) -> str:
 
 
 def _download(student: RegisteredStudent, folder: Path, run: Run, file: str | None = None) -> Path:
-    record = {"model": student.model, "version": student.version}
-    path = run.record.ask("files", record, lambda client: download(client, student, folder, file))
-    if path is None:
-        raise _NoAnswer(
-            f"models:/{student.model}/{student.version}: MLflow at {run.record.uri} does not give its files. Mend its "
-            "artifacts or move the alias to another version, then run the same command again: what finished is kept"
-        )
-    return path
+    try:
+        return download(connect(str(run.record.uri)), student, folder, file)
+    except Exception as error:
+        raise _unusable(student, f"its files cannot be loaded: {brief(error)}") from error
 
 
 def _unusable(student: RegisteredStudent, problem: str) -> StoreError:
     return StoreError(
-        f"models:/{student.model}/{student.version}: {problem}. Expected the student that a run registered, in the "
-        "artifacts of its MLflow run; mend MLflow's artifacts, or move the alias to another version"
+        f"models:/{student.model}/{student.version}: {problem}. Expected the student that a run registered, below "
+        f"{student.artifact_path!r} in the artifacts of run {student.run_id} of MLflow; mend these, or move the alias "
+        "to another version, then run the same command again: what finished is kept"
     )

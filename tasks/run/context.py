@@ -54,13 +54,16 @@ class RunContext(FrozenModel):
     def journal(self) -> Path:
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
-    def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
-        """Open a new MLflow run for one stage, nested below this one. Use it as a context manager."""
+    def open_nested_run(
+        self, name: str, params: JsonObject, *, started_at: float | None = None, continues: str | None = None
+    ) -> TrackedRun:
+        """Open an MLflow run for one stage, nested below this one; see `start_run`. Use it as a context manager."""
         return start_run(
             self.tracking,
             self.store.root,
             name,
             parent_run_id=self.mlflow_run_id,
+            continues=continues,
             params=params or None,
             tags=_prefect_tags(),
             started_at=started_at,
@@ -70,14 +73,10 @@ class RunContext(FrozenModel):
     def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
         """Do as `open_nested_run`, but a stage that was killed continues its MLflow run from `work_dir`."""
         run_file = work_dir / "mlflow_run.json"
-        if run_file.exists():
-            saved = json.loads(run_file.read_bytes())
-            record = TrackedRun(saved["uri"], saved["run_id"], name, self.store.root)
-            record.resume()
-            return record
-        record = self.open_nested_run(name, params)
+        killed = json.loads(run_file.read_bytes())["run_id"] if run_file.exists() else None
+        record = self.open_nested_run(name, params, continues=killed)
         if record.run_id is not None:
-            write_atomic(run_file, canonical_json({"uri": record.uri, "run_id": record.run_id}))
+            write_atomic(run_file, canonical_json({"run_id": record.run_id}))
         return record
 
 

@@ -153,12 +153,20 @@ class Case:
                 return count
         return 0
 
-    def trackings(self, name: str) -> list[str]:
-        """Return states of the MLflow runs of that name, oldest first."""
+    def runs(self, name: str) -> list[Any]:
+        """Return the MLflow runs of that name, oldest first."""
         client = MlflowClient(self.mlflow.url)
         experiment = client.get_experiment_by_name(self.folder.name)
         runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
-        return [run.info.status for run in runs if run.info.run_name == name]
+        return [run for run in runs if run.info.run_name == name]
+
+    def trackings(self, name: str) -> list[str]:
+        """Return the states of these."""
+        return [run.info.status for run in self.runs(name)]
+
+    def parent_of(self, name: str) -> str:
+        """Return the id of the MLflow run below which the newest run of that name is."""
+        return str(self.runs(name)[-1].data.tags["mlflow.parentRunId"])
 
     def resumed_from_step(self) -> int:
         """Return the step at which the store's one training went on; 0 if it never was interrupted."""

@@ -37,6 +37,7 @@ def rerun_resumes(case: Any) -> None:
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
     assert case.resumed_from_step() > 0
+    assert case.parent_of("sft") == case.runs("train-sft")[-1].info.run_id
 
 
 def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
@@ -49,6 +50,23 @@ def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
     worker.wait_until(lambda: case.state(run) == "CRASHED", "the worker tells of the crash")
     assert_gone(family)
     rerun_resumes(case)
+
+
+def test_retry_of_a_run_that_was_killed_goes_on_in_its_mlflow_run(case: Any, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    run, flow = start_training(case, worker)
+    flow.kill()
+    worker.wait_until(lambda: case.state(run) == "CRASHED", "the worker tells of the crash")
+    # The worker reports the crash twice, and a Retry in between would be Crashed, too.
+    worker.wait_until(lambda: "Flow run infrastructure exited" in worker.output, "the worker is done with it")
+    # As the button does.
+    retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}}
+    case.prefect.post(f"flow_runs/{run}/set_state", retry)
+    worker.wait_until(lambda: case.state(run) == "COMPLETED", "the run is done")
+    assert case.trackings("train-sft") == ["FINISHED"]
+    assert case.trackings("sft") == ["FINISHED"]
+    assert case.resumed_from_step() > 0
+    assert case.parent_of("sft") == case.runs("train-sft")[-1].info.run_id
 
 
 def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start_worker: StartWorker) -> None:

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,20 @@ def test_a_damaged_manifest_is_a_damaged_artifact(content: bytes, store: Artifac
     (Path(artifact.uri) / MANIFEST).write_bytes(content)
     assert f"{MANIFEST} cannot be read" in (store.problem(artifact) or "")
     assert artifact_in(Path(artifact.uri)) is None
+
+
+def test_an_artifact_that_cannot_be_read_is_an_error_and_not_made_again(
+    store: ArtifactStore, artifact: Artifact
+) -> None:
+    (Path(artifact.uri) / "rows.txt").chmod(0)
+    user = os.geteuid()
+    if user == 0:  # who may read everything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(StoreError, match=r"cannot be read: .*Permission denied"):
+            store.problem(artifact)
+    finally:
+        os.seteuid(user)
 
 
 def test_every_changed_byte_of_a_manifest_is_found_except_in_its_uri(store: ArtifactStore, artifact: Artifact) -> None:

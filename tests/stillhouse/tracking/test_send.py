@@ -11,6 +11,7 @@ import pytest
 from stillhouse.config import TrackingConfig
 from stillhouse.errors import TrackingError
 from stillhouse.tracking import attach, start_run
+from stillhouse.tracking.client import connect, default_uri
 from stillhouse.tracking.fallback import FALLBACK_FILE, outage_of
 from stillhouse.tracking.send import Sent, send_fallback
 
@@ -146,3 +147,26 @@ def test_two_processes_do_not_send_the_same_records(tmp_path: Path, recorded_awa
             send_fallback(tmp_path)
     assert send_fallback(tmp_path).by_kind["table"] == 1
     assert send_fallback(tmp_path) == Sent()
+
+
+def test_records_of_a_store_that_was_moved_are_sent_from_where_it_is(tmp_path: Path, closed_port: int) -> None:
+    was, here = tmp_path / "first store", tmp_path / "second"
+    (was / "files").mkdir(parents=True)
+    (was / "files" / "card.md").write_text("a card")
+    away = f"http://127.0.0.1:{closed_port}"
+    with start_run(TrackingConfig(uri=away), was, "distill") as run:
+        run.log_artifacts(was / "files", "model")
+    path = was / FALLBACK_FILE
+    # As while the database of the store was locked.
+    text = (
+        path.read_text()
+        .replace(away, default_uri(was))
+        .replace('"location": null', f'"location": "{was.as_uri()}/mlartifacts"')
+    )
+    path.write_text(text)
+    was.rename(here)
+    assert not send_fallback(here).left
+    client = connect(default_uri(here))
+    sent = client.search_runs([client.get_experiment_by_name("stillhouse").experiment_id])[0].info
+    assert (here / "mlartifacts" / sent.run_id / "artifacts" / "model" / "card.md").exists()
+    assert not was.exists()

@@ -128,15 +128,6 @@ def test_copies_go_when_the_student_is_safe(machine, s3):
     assert keys(s3) == []
 
 
-def test_a_file_of_this_machine_alone_is_left_out(machine):
-    there, here = machine("there"), machine("here")
-    (there[0] / "mlflow_run.json").write_text("{}")
-    with mirrored(*there, leave_out={"mlflow_run.json"}, poll_s=600):
-        checkpoint(there[0], 2)
-    with mirrored(*here, poll_s=600):
-        assert not (here[0] / "mlflow_run.json").exists()
-
-
 def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
     machine, s3, caplog: pytest.LogCaptureFixture
 ):

@@ -1,8 +1,10 @@
 """The champion as another machine finds it, on a real MLflow database."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 import pytest
@@ -110,15 +112,56 @@ def test_another_machine_fetches_it_once_as_the_same_model(student: Artifact, ma
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
-def test_without_mlflow_the_last_known_champion_is_taken(
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_without_mlflow_the_last_known_champion_is_taken_also_of_a_store_that_was_moved(
     student: Artifact, machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nowhere = "http://127.0.0.1:9"
-    assert find_champion(machine(uri=nowhere)) is None
-    assert "this store has known none: going on without one" in caplog.text
+    assert find_champion(machine(uri=NOWHERE)) is None
+    assert "This store has known no champion: going on without one" in caplog.text
     champion = find_champion(machine())
-    assert find_champion(machine(uri=nowhere)) == champion
-    assert "taking version 1, the champion known last" in caplog.text
+    assert champion is not None
+    assert find_champion(machine(uri=NOWHERE)) == champion
+    assert "Taking version 1, the champion known last" in caplog.text
+    moved = (tmp_path / "store").rename(tmp_path / "moved")
+    known = find_champion(machine(moved, uri=NOWHERE))
+    assert known is not None
+    assert Path(known.model.ref).is_relative_to(moved)
+    assert known.model.fingerprint == champion.model.fingerprint
+    shutil.rmtree(moved / "registered" / known.model.fingerprint.rpartition("@")[2])
+    with pytest.raises(StoreError, match=r"small@champion\.json, cannot be loaded"):
+        find_champion(machine(moved, uri=NOWHERE))
+
+
+@pytest.fixture
+def another_server() -> Iterator[str]:
+    """Return the address of a server that answers, and is no MLflow."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_answer_that_is_no_champion_is_an_error_and_not_an_outage(
+    machine: Machine, another_server: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match="'champion' cannot be looked up in MLflow at http"):
+        find_champion(machine(uri=another_server))
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(StoreError, match="'champion' cannot be looked up in MLflow at sqlite"):
+        find_champion(machine(uri=default_uri(tmp_path)))
+
+
+def test_a_champion_whose_files_are_gone_is_an_error(
+    student: Artifact, machine: Machine, office: Path, tmp_path: Path
+) -> None:
+    kept = (office / "mlartifacts").rename(office / "kept")
+    try:
+        with pytest.raises(StoreError, match=r"models:/small/1: its files cannot be loaded: .* artifacts of run "):
+            find_champion(machine())
+    finally:
+        kept.rename(office / "mlartifacts")
 
 
 def test_weights_other_than_the_registered_are_refused(
