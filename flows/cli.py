@@ -5,6 +5,7 @@ Flows, Prefect and torch are imported when a verb runs, so that `--help` answers
 
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -89,19 +90,19 @@ def distill(config: ConfigPath, preview: Preview = None, overrides: Overrides = 
     settings = config_in(config, overrides or ())
     if preview is not None:
         return show_preview(settings, preview)
-    _run("flows.distill:distill", settings)
+    _run("flows.distill:distill", config, settings)
 
 
 @app.command()
 def sft(config: ConfigPath, overrides: Overrides = None) -> None:
     """Fine-tune the student on the teacher's trajectories, sampling those that are not cached."""
-    _run("flows.train_sft:train_sft", config_in(config, overrides or ()))
+    _run("flows.train_sft:train_sft", config, config_in(config, overrides or ()))
 
 
 @app.command("on-policy")
 def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
     """Distil on what the student itself samples, starting from student.model."""
-    _run("flows.train_on_policy:train_on_policy", config_in(config, overrides or ()))
+    _run("flows.train_on_policy:train_on_policy", config, config_in(config, overrides or ()))
 
 
 @app.command()
@@ -127,13 +128,13 @@ def score(
         options["sft.teacher"] = model
     else:
         options["sft.teachers"] = [{"name": "teacher", "model": model, "kind": kind, "base_url": base_url}]
-    _run("flows.score_rows:score_rows", scoring_config(source, options, overrides or ()))
+    _run("flows.score_rows:score_rows", source, scoring_config(source, options, overrides or ()))
 
 
 @app.command()
 def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
     """Compare student.model, champion, candidates and teacher on the held-out prompts."""
-    _run("flows.evaluate_models:evaluate_models", config_in(config, overrides or ()))
+    _run("flows.evaluate_models:evaluate_models", config, config_in(config, overrides or ()))
 
 
 @app.command()
@@ -185,7 +186,7 @@ def generate(
     form = _form_of(output, form)
     if preview is not None:
         return show_preview(config, preview)
-    published = _run("flows.generate:generate", config)
+    published = _run("flows.generate:generate", source, config)
     if output is not None and form is not None and published.dataset is not None:
         from stillhouse.interop.export import export_dataset
 
@@ -215,8 +216,8 @@ for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking
     app.command()(_verb)
 
 
-def _run(flow: str, config: DistillConfig) -> "Published":
-    """Run a flow, given as `module:name`, with progress on the terminal, and print its results."""
+def _run(flow: str, source: Path, config: DistillConfig) -> "Published":
+    """Run a flow, given as `module:name`, by the file `source`, with progress on the terminal; print its results."""
     ensure_server()
     from rich.console import Console
     from rich.text import Text
@@ -226,9 +227,10 @@ def _run(flow: str, config: DistillConfig) -> "Published":
     # Shown before the imports, which take a second or more.
     with shown_progress(error_console(), config) as shown:
         with rarely_collected():
+            from tasks.run.run_name import run_name
             from tasks.run.summary import SUMMARY_COLUMNS
 
-            run_flow = resolve_name(flow)
+            run_flow = resolve_name(flow).with_options(flow_run_name=partial(run_name, source.stem))
         Thread(target=_import_ahead, args=[config], name="import-ahead", daemon=True).start()
         shown.say("starting the flow run")
         with flow_on_server():

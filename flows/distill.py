@@ -13,6 +13,7 @@ from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
 
@@ -24,7 +25,7 @@ STAGES = (
 )
 
 
-@flow(name="distill", validate_parameters=False)
+@flow(name="distill", flow_run_name=run_name, validate_parameters=False)
 def distill(config: DistillConfig = DEMO) -> Published:
     """Distil the teacher into the student, measure what it gained on held-out prompts, and promote it or not."""
     with tracked(config, "distill", STAGES) as run:

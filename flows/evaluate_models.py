@@ -9,11 +9,12 @@ from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.run_name import run_name
 
 STAGES = (PROMPTS, *COMPARISON_STAGES)
 
 
-@flow(name="evaluate-models", validate_parameters=False)
+@flow(name="evaluate-models", flow_run_name=run_name, validate_parameters=False)
 def evaluate_models(config: DistillConfig = DEMO) -> Published:
     """Compare `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
     with tracked(config, "evaluate-models", STAGES) as run:

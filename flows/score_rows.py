@@ -8,6 +8,7 @@ from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.scoring import SCORES
 from tasks.scoring import score_rows as score
@@ -15,7 +16,7 @@ from tasks.scoring import score_rows as score
 STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES), SCORES)
 
 
-@flow(name="score-rows", validate_parameters=False)
+@flow(name="score-rows", flow_run_name=run_name, validate_parameters=False)
 def score_rows(config: DistillConfig = DEMO) -> Published:
     """Score the dataset that the config describes, `sft.sources`, or both; a training finds the scores."""
     with tracked(config, "score-rows", STAGES) as run:

@@ -7,13 +7,14 @@ from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.run_name import run_name
 from tasks.training import ON_POLICY_STAGES
 from tasks.training import train_on_policy as train
 
 STAGES = (PROMPTS, *ON_POLICY_STAGES)
 
 
-@flow(name="train-on-policy", validate_parameters=False)
+@flow(name="train-on-policy", flow_run_name=run_name, validate_parameters=False)
 def train_on_policy(config: DistillConfig = DEMO) -> Published:
     """Distil on what the student samples, starting from `student.model`, which may be a trained student's folder."""
     with tracked(config, "train-on-policy", STAGES) as run:

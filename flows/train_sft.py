@@ -11,6 +11,7 @@ from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.training import SFT_STAGES
 from tasks.training import train_sft as train
@@ -18,7 +19,7 @@ from tasks.training import train_sft as train
 STAGES = (*only_if(needs_dataset, PROMPTS, *DATASET_STAGES, APPROVAL), *SFT_STAGES)
 
 
-@flow(name="train-sft", validate_parameters=False)
+@flow(name="train-sft", flow_run_name=run_name, validate_parameters=False)
 def train_sft(config: DistillConfig = DEMO) -> Published:
     """Fine-tune the student on the dataset that the config describes, on `sft.sources`, or on both."""
     with tracked(config, "train-sft", STAGES) as run:

@@ -5,6 +5,7 @@ MLflow is imported only when a run is tracked, since the import takes seconds.
 
 import logging
 import os
+import shlex
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -32,6 +33,9 @@ _ENVIRONMENT = {
 
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 """MLflow's page then opens on training runs and their curves, not on traces."""
+
+_QUERY = "?workflowType=machine_learning"
+"""Of MLflow's addresses, which have it behind `#`; without it the pages are those for agents, which have no runs."""
 
 _NOISY_LOGGERS = ("mlflow", "alembic")
 
@@ -113,15 +117,15 @@ class RunPages:
             return None
         if self.experiment is None:
             return _server(self.uri)
-        return f"{_server(self.uri)}/#/experiments/{self.experiment}/runs/{self.run_id}"
+        return f"{_server(self.uri)}/#/experiments/{self.experiment}/runs/{self.run_id}{_QUERY}"
 
     def file(self, path: str) -> str | None:
         """Return the page of a file of the run, by its path among the artifacts; None where `run` is no run's page."""
-        return None if self.run is None or self.experiment is None else f"{self.run}/artifacts/{path}"
+        return None if self.run is None or self.experiment is None else self.run.replace("?", f"/artifacts/{path}?")
 
     def model(self, name: str, version: str) -> str | None:
         """Return the page of a registered model's version; None without tracking."""
-        return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
+        return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}{_QUERY}"
 
     @property
     def ui_command(self) -> str | None:
@@ -129,7 +133,7 @@ class RunPages:
         if self.uri is None or not is_database(self.uri):
             return None
         # Without the setting the server starts eight job processes that only its GenAI evaluations use.
-        return f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {self.uri}"
+        return f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {shlex.quote(self.uri)}"
 
 
 def _server(uri: str) -> str:

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -22,14 +21,13 @@ PARENT_TAG = "mlflow.parentRunId"
 
 @cache
 def origin_tags() -> dict[str, str]:
-    """Return the tags of this process: user, source, commit, version and host."""
+    """Return the tags of this process: user, commit, version and host."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
         user = str(os.getuid())  # a container's user may have no name
     tags = {
         "mlflow.user": user,
-        "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
         HOST_TAG: socket.gethostname(),
     }
@@ -37,7 +35,7 @@ def origin_tags() -> dict[str, str]:
         tags["stillhouse.version"] = version("stillhouse")
     if (commit := _commit()) is not None:
         sha, _, dirty = commit.partition("-")
-        tags |= {"mlflow.source.git.commit": sha, "git.sha": sha, "git.dirty": "true" if dirty else "false"}
+        tags |= {"mlflow.source.git.commit": sha} | ({"git.dirty": "true"} if dirty else {})
     return tags
 
 

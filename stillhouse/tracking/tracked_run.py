@@ -186,8 +186,9 @@ def start_run(
 ) -> TrackedRun:
     """Start a run, which records nothing if tracking is off. Never raises.
 
-    A run without parent first ends runs left open by killed processes of this host. A flow run that was suspended or
-    did not finish goes on in its run; a run with parent takes over the run `continues`, if MLflow has it.
+    A run without parent first ends runs left open by killed processes of this host, and has the load of this machine.
+    A flow run that was suspended or did not finish goes on in its run; a run with parent takes over the run
+    `continues`, if MLflow has it.
 
     The default database, its artifacts and the fallback file are in `store_root`; with a `shared_url` a database's
     artifacts are on that storage. `params`, a nested config, are recorded flat and uncut as `config.yaml`. Work that is
@@ -216,12 +217,20 @@ def start_run(
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id
 
+    def watch_machine() -> None:
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        # Its thread ends with the run, and is not waited for: MLflow may be away.
+        SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=uri).start()
+
     fallback = Fallback(store_root, uri)
     unsent, kind = (continues, "tags") if continues and is_sent(continues) else (unsent_id(), "run")
     record = {"tags": cut, "experiment": tracking.experiment, "location": location, "start_time": start_time}
     created = fallback.attempt(create, {"run_id": unsent, "run": name}, kind, record)
     experiment, run_id = created or (None, unsent)
     run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
+    if created is not None and parent_run_id is None:
+        fallback.attempt(watch_machine, {"run_id": run_id, "run": name}, "load of the machine", {})
     if params is not None:
         run.log_params(params)
         run.send("config", {"file": "config.yaml", "config": dict(params)})

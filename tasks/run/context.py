@@ -146,11 +146,12 @@ class Run:
                 record.log_metrics(
                     {key: value for key, value in result.facts.items() if isinstance(value, int | float)}
                 )
-                run_id = record.run_id
-        tag = "stillhouse." + name.replace(" ", "_")
         if self.watch is not None:
             self.watch.end_stage(name, cached=cached, seconds=outcome.seconds)
-        self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
+        if cached:
+            names = ", ".join(stage.name for stage in self.stages if stage.cached)
+            # Its MLflow run is below the run that computed it.
+            self.record.set_tags({"stillhouse.cached": names, f"stillhouse.{name}.run_id": run_id})
         self.on_stage()
 
 
@@ -175,12 +176,17 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     if store.remote is not None:
         # A mistyped bucket should fail now, not after hours of work.
         store.check()
+    flow_run, deployment = prefect.runtime.flow_run, prefect.runtime.deployment
+    tags = {
+        "prefect.deployment": f"{name}/{deployment.name}" if deployment.id else None,
+        "prefect.flow_run_url": flow_run.ui_url if has_lasting_server() else None,
+    }
     record = start_run(
         config.tracking,
         store.root,
-        name,
+        flow_run.name or name,
         params=config.model_dump(mode="json"),
-        tags=_prefect_tags(),
+        tags={**_prefect_tags(), **tags},
         shared_url=store.url,
     )
     record.end_orphaned(has_ended)
@@ -203,7 +209,4 @@ def _prefect_tags() -> dict[str, str]:
     flow_run = prefect.runtime.flow_run
     if flow_run.id is None:
         return {}
-    tags = {FLOW_RUN_TAG: str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
-    if flow_run.ui_url is not None and has_lasting_server():
-        tags["prefect.flow_run_url"] = str(flow_run.ui_url)
-    return tags
+    return {FLOW_RUN_TAG: flow_run.id, "mlflow.source.name": f"flows/{flow_run.flow_name.replace('-', '_')}.py"}

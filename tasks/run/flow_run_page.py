@@ -24,7 +24,9 @@ from tasks.server.temporary_server import has_lasting_server
 def show_tracking(run: Run) -> None:
     if (page := run.record.pages.run) is not None:
         run.pages["MLflow run"] = page
-        create_link_artifact(page, "MLflow run", key="mlflow-run", description="Parameters, metrics and files")
+        command = run.record.pages.ui_command
+        shown = "" if command is None else f", while this runs: `{command}`"
+        create_link_artifact(page, "MLflow run", key="mlflow-run", description=f"Parameters, metrics and files{shown}")
 
 
 def show_dataset(dataset: Artifact, run: Run) -> None:
@@ -82,7 +84,7 @@ def links_of(run: Run) -> dict[str, str]:
     """Return URLs and shell commands that show more of a run, by purpose."""
     scripts = Path(sys.executable).parent
     store = shlex.quote(relative_path(run.context.store.root))
-    pages = {"view": f"{relative_path(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
+    pages = {"view": f"{relative_path(scripts / 'stillhouse')} view {str(flow_run.id)[:8]} --store {store}"}
     if run.record.pages.ui_command is not None:
         pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{relative_path(scripts / 'mlflow')} ui")
     if run.record.pages.run is not None:

@@ -106,4 +106,5 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     link = page.get_by_role("link", name="MLflow run").first.get_attribute("href")
     assert link.startswith(mlflow.url)
     page.goto(link, wait_until="commit")
-    page.get_by_text("train-sft").first.wait_for()
+    page.get_by_text("pages, embedded:student, ").first.wait_for()
+    page.get_by_text("Model registry").first.wait_for()

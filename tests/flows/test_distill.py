@@ -120,6 +120,13 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     names = [*STAGES, *(f"evaluation of {model}" for model in MODELS), "comparison"]
     assert sorted(run.info.run_name for run in nested) == sorted(names)
     first = min(parents, key=lambda run: run.info.start_time)
+    assert first.info.run_name.startswith("distill, embedded:student, ")
+    assert first.data.tags["mlflow.source.name"] == "flows/distill.py"
+    (second,) = [run for run in parents if run is not first]
+    assert second.data.tags["stillhouse.cached"].split(", ") == list(runs.second.cached)
+    assert second.data.tags["stillhouse.sft.run_id"] in {run.info.run_id for run in nested}
+    own = [tag for tag in first.data.tags if not tag.startswith("mlflow.source.git")]
+    assert len(own) <= 12, own
     assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {first.info.run_id}
     assert first.data.metrics["teacher/accuracy"] == runs.first.evaluations["teacher"]["accuracy"]
     differences = runs.first.evaluations["teacher"]["accuracy"] - runs.first.evaluations["base"]["accuracy"]
@@ -131,6 +138,8 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     dataset = [file.path for file in client.list_artifacts(first.info.run_id, "dataset")]
     assert dataset == ["dataset/README.md", "dataset/report.html"]
     (sft,) = [run for run in nested if run.info.run_name == "sft"]
+    assert {"sft/loss", "sft/token_accuracy", "sft/details/grad_norm"} <= sft.data.metrics.keys()
+    assert "sft/grad_norm" not in sft.data.metrics
     steps = [point.step for point in client.get_metric_history(sft.info.run_id, "sft/loss")]
     assert len(steps) > 2
     assert steps == sorted(set(steps))

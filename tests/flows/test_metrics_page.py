@@ -58,5 +58,7 @@ def known_names() -> list[re.Pattern[str]]:
 
 def is_known(name: str, page: list[re.Pattern[str]]) -> bool:
     prefix, _, rest = name.partition("/")
-    spellings = (rest if prefix in PREFIXES else name, f"comparison/{name}")
+    if prefix == "system":
+        return True  # MLflow's own
+    spellings = (rest.removeprefix("details/") if prefix in PREFIXES else name, f"comparison/{name}")
     return any(pattern.fullmatch(one) for pattern in page for one in spellings)

@@ -174,7 +174,7 @@ class Marks(NoListener):
         """A step has ended."""
         if "on_policy/loss" in metrics:
             self._record.losses.append(metrics["on_policy/loss"])
-            self._record.gradient_norms.append(metrics["on_policy/grad_norm"])
+            self._record.gradient_norms.append(metrics["on_policy/details/grad_norm"])
             clock()
             self._record.marks.append(Mark.now(sum(map(num_sampled, self._record.trajectories))))
         if step == self._num_steps:

@@ -1,5 +1,6 @@
 """Metrics and progress of a training, and whether it should stop: the trainer reports every step here."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 _LATEST: Final = ("epoch", "learning_rate")
 """Metrics of which a row has the latest value, since their mean over steps means nothing."""
+_DETAIL: Final = re.compile(r"^([^/]+)/(?!(\w+_)?(loss|nll|accuracy|kl|divergence|reward|entropy)$)([^/]+)$")
+"""A metric other than those that tell how the student does; MLflow charts groups by name, and nine of each at first."""
 _SHOWN: Final = ("learning_rate", "tokens_per_s")
 
 
@@ -41,7 +44,12 @@ class Watch:
     ) -> None:
         self._method = method
         self._progress = progress
-        self.metrics = MetricsLog(work_dir / METRICS_FILE if keeps_rows else None, listener.log_metrics)
+        self.metrics = MetricsLog(
+            work_dir / METRICS_FILE if keeps_rows else None,
+            lambda metrics, step: listener.log_metrics(
+                {_DETAIL.sub(r"\1/details/\4", name): value for name, value in metrics.items()}, step
+            ),
+        )
         self.divergence = DivergenceWatch(
             method.name,
             method.guarded,

@@ -154,11 +154,14 @@ class Case:
         return 0
 
     def runs(self, name: str) -> list[Any]:
-        """Return the MLflow runs of that name, oldest first."""
+        """Return the MLflow runs of a flow or of a stage, oldest first."""
         client = MlflowClient(self.mlflow.url)
         experiment = client.get_experiment_by_name(self.folder.name)
         runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
-        return [run for run in runs if run.info.run_name == name]
+        file = f"flows/{name.replace('-', '_')}.py"
+        parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        found = [run for run in parents if run.data.tags["mlflow.source.name"] == file]
+        return found or [run for run in runs if run.info.run_name == name]
 
     def trackings(self, name: str) -> list[str]:
         """Return the states of these."""

@@ -1,5 +1,6 @@
 """The edge to MLflow: where it is, and processes that meet a fresh database at the same moment."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_a_run_without_a_configured_address_goes_where_the_environment_says(
 
 
 SERVER = "https://mlflow.example.com"
+QUERY = "workflowType=machine_learning"
 
 
 def test_the_page_of_a_database_run_comes_with_the_command_that_serves_it(
@@ -59,7 +61,7 @@ def test_the_page_of_a_database_run_comes_with_the_command_that_serves_it(
     with start_run(tracking, tmp_path, "distill") as run:
         pass
     assert run.pages.run is not None
-    assert run.pages.run.endswith(f"/runs/{run.run_id}")
+    assert run.pages.run.endswith(f"/runs/{run.run_id}?{QUERY}")
     assert run.pages.ui_command is not None
     assert str(tracking.uri) in run.pages.ui_command
 
@@ -69,8 +71,8 @@ def test_the_page_of_a_database_run_comes_with_the_command_that_serves_it(
     [
         (
             RunPages(f"{SERVER}/", "r1", "7"),
-            f"{SERVER}/#/experiments/7/runs/r1",
-            f"{SERVER}/#/experiments/7/runs/r1/artifacts/report/report.html",
+            f"{SERVER}/#/experiments/7/runs/r1?{QUERY}",
+            f"{SERVER}/#/experiments/7/runs/r1/artifacts/report/report.html?{QUERY}",
         ),
         (RunPages(SERVER, "r1", None), SERVER, None),
         (RunPages(SERVER, None, "7"), None, None),
@@ -81,3 +83,9 @@ def test_the_page_of_a_database_run_comes_with_the_command_that_serves_it(
 def test_a_run_has_the_pages_that_are_known_of_it(pages: RunPages, run: str | None, file: str | None) -> None:
     assert (pages.run, pages.file("report/report.html")) == (run, file)
     assert pages.ui_command is None
+
+
+def test_the_command_for_a_database_in_a_folder_with_a_space_can_be_typed_as_it_is() -> None:
+    command = RunPages("sqlite:////a store/mlflow.db", "r1", "7").ui_command
+    assert command is not None
+    assert shlex.split(command)[-2:] == ["--backend-store-uri", "sqlite:////a store/mlflow.db"]

@@ -40,7 +40,9 @@ def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
     run: TrackedRun, student: StudentVersion, client, name: str
 ) -> None:
     assert run.register(name, "candidate", [student]) == ["1"]
-    assert run.pages.model(name, "1") == f"http://127.0.0.1:5000/#/models/{name}/versions/1"
+    assert (
+        run.pages.model(name, "1") == f"http://127.0.0.1:5000/#/models/{name}/versions/1?workflowType=machine_learning"
+    )
     version = client.get_model_version_by_alias(name, "candidate")
     assert version.tags == {"method": "sft", "data": "d1", "student": "aaaa"}
     assert (version.run_id, version.description) == (run.run_id, "SFT of a base")

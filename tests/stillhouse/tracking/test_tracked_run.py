@@ -16,6 +16,7 @@ from stillhouse.config import TrackingConfig
 from stillhouse.tracking import TrackedRun, attach, start_run
 from stillhouse.tracking.fallback import is_sent, outage_of
 from stillhouse.tracking.metric_writer import MetricPoint
+from tests.waiting import until
 
 
 def history(client: Any, run_id: str, key: str) -> list[tuple[int, float]]:
@@ -256,3 +257,12 @@ def test_a_store_that_cannot_be_written_at_all_stops_nothing(tmp_path: Path) -> 
     with start_run(TrackingConfig(), tmp_path / "taken", "distill", params={"a": 1}) as run:
         run.log_metrics({"accuracy": 0.5})
     assert not is_sent(run.run_id)
+
+
+def test_a_parent_run_has_the_load_of_the_machine_and_a_nested_one_has_not(
+    start, client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    with start("distill") as parent, start("sft", parent_run_id=parent.run_id) as nested:
+        assert until(lambda: "system/cpu_utilization_percentage" in client.get_run(parent.run_id).data.metrics)
+        assert not client.get_run(nested.run_id).data.metrics

@@ -38,7 +38,8 @@ class Rows(NoListener):
         self.rows: list[dict[str, float]] = []
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        row = {name: metrics[f"on_policy/{name}"] for name in _NAMES if f"on_policy/{name}" in metrics}
+        bare = {name.replace("/details/", "/"): value for name, value in metrics.items()}
+        row = {name: bare[f"on_policy/{name}"] for name in _NAMES if f"on_policy/{name}" in bare}
         if "loss" in row:
             self.rows.append(row)
 
