@@ -149,6 +149,7 @@ CONFIGS ?= demo
 DEPLOYED = $(if $(filter all,$(CONFIGS)),--all,$(foreach name,gpu cpu $(CONFIGS),-n $(name)))
 deploy: pools
 	$(DEFAULTS) prefect --no-prompt deploy $(DEPLOYED) --prefect-file deployments/prefect.yaml
+	$(DEFAULTS) python deployments/forms.py
 	$(DEFAULTS) python deployments/automations.py
 
 ## automations  what the server does by itself; NOTIFY=slack-webhook/team has it tell a block of yours
