@@ -71,17 +71,17 @@ def test_a_field_on_top_and_one_behind_a_fold_are_changed_and_no_other(form: Any
     rollouts = _property(form, "Rollouts")
     _input(rollouts, "Max prompts").fill("16")
     rollouts.get_by_role("tab", name="Change", exact=True).click()
-    corrections = _input(rollouts, "Max corrections")
-    assert corrections.input_value() == "1"
-    corrections.fill("-1")
+    assert _input(rollouts, "Max corrections").input_value() == "1"
+    timeout = _input(rollouts, "Timeout (s)")
+    timeout.fill("0")
     form.get_by_role("button", name="Submit").click()
-    refused = rollouts.get_by_text("-1 is less than the minimum of 0").first
+    refused = rollouts.get_by_text("0 is less than or equal to the minimum of 0").first
     refused.wait_for()
-    corrections.fill("3")
+    timeout.fill("60")
     refused.wait_for(state="hidden")
     # A notification stays while the mouse is on it.
     form.mouse.move(0, 0)
-    changed = ["rollouts.max_prompts=16", "rollouts.max_corrections=3"]
+    changed = ["rollouts.max_prompts=16", "rollouts.timeout_s=60"]
     assert _submitted(form, prefect, 2) == load_config(CONFIGS / "demo.yaml", changed)
 
 
