@@ -23,11 +23,13 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
+from deployments.forms import folded
 from deployments.known import automations_with, create, find, unfinished_run, update, values_of
 from deployments.merging import Merge, merge, take
 from deployments.pools import connected
 from deployments.prefect_file import Entry, read_entries
 from stillhouse.config import parse_config
+from stillhouse.config.form import unfolded
 from stillhouse.config.suggest import nearest
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject
@@ -71,7 +73,7 @@ def deploy(client: SyncPrefectClient, entry: Entry, former: str | None, *, reset
     merged = _merge(found or old, file, reset=reset)
     if merged.kept and entry.configs:
         parse_config(deepcopy(merged.values["parameters"]["config"]), origin=f"{name} with what was set on its page")
-    code = _code(flow, entry, file)
+    code = _code(flow, entry, file, merged.values["parameters"].get("config"))
     done = ["created" if found is None else "updated"]
     if found is None:
         create(client, flow.name, entry.name, merged.values, code)
@@ -86,13 +88,15 @@ def deploy(client: SyncPrefectClient, entry: Entry, former: str | None, *, reset
     return f"{name}: {'; '.join([*done, *merged.told()])}"
 
 
-def _code(flow: Flow[..., Any], entry: Entry, file: JsonObject) -> JsonObject:
+def _code(flow: Flow[..., Any], entry: Entry, file: JsonObject, config: JsonObject | None) -> JsonObject:
     """Return what no person sets on a page."""
+    schema = parameter_schema(flow).model_dump(exclude_unset=True)
+    form = folded(schema, config) if config else schema
     return {
         "entrypoint": entry.entrypoint,
         "version": code_version(),
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}],
-        "parameter_openapi_schema": {**parameter_schema(flow).model_dump(exclude_unset=True), DEPLOYED: file},
+        "parameter_openapi_schema": {**form, DEPLOYED: file},
     }
 
 
@@ -109,7 +113,8 @@ def _normal(page: JsonObject) -> JsonObject:
     # What is no config of this version is compared as it stands.
     with suppress(ConfigError):
         if "config" in parameters:
-            parameters["config"] = form_values(parse_config(deepcopy(parameters["config"]), origin="page"))
+            config = unfolded(deepcopy(parameters["config"]))
+            parameters["config"] = form_values(parse_config(config, origin="page"))
     return {**page, "parameters": parameters}
 
 

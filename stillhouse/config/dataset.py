@@ -159,7 +159,7 @@ _OVERLAPS: Final = (8, 13)
 class DatasetConfig(Section):
     """From trajectories to training rows. Labels measure; `kept` follows from labels and this section."""
 
-    form_first = ("filters", "selection")
+    form_first = ("validation_fraction",)
     removed = {
         "split_seed": 0,
         "embeddings": {

@@ -36,7 +36,7 @@ class PromotionConfig(Section):
     enters a cache key.
     """
 
-    form_first = ("enabled", "metric", "no_worse")
+    form_first = ("enabled", "metric")
 
     enabled: bool = False
     """Give a student that passes all of the checks below the alias of the champion. Needs `tracking.register_as`."""

@@ -95,7 +95,7 @@ class McpServerConfig(Section):
 class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
-    form_first = ("builtin", "file", "mcp", "rewards_file")
+    form_first = ("builtin", "file", "rewards_file")
     removed = {"browse_max_characters": 8000, "search_url": None}
 
     builtin: tuple[Literal["calculator", "browse"], ...] = ()

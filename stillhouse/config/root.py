@@ -20,7 +20,10 @@ from stillhouse.sellers import cannot_score, cannot_score_at
 class DistillConfig(Section):
     """A distillation from prompts to an evaluated student."""
 
-    form_first = ("prompts", "teacher", "rollouts", "budget", "student", "sft", "on_policy", "evaluation")
+    form_first = (
+        *("prompts", "teacher", "rollouts", "budget", "student", "sft", "on_policy", "evaluation", "tracking"),
+        "runtime",
+    )
 
     prompts: PromptsConfig = PromptsConfig()
     teacher: TeacherConfig = TeacherConfig()

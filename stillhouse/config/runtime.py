@@ -38,8 +38,6 @@ class EvaluationConfig(Section):
 class TrackingConfig(Section):
     """MLflow."""
 
-    form_first = ("enabled", "uri", "register_as")
-
     enabled: bool = True
     """Record the run in MLflow; the report page is written in any case. Off for trials that nobody will compare."""
     uri: str | None = None

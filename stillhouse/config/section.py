@@ -9,8 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from stillhouse.config.secrets import SECRET_ERROR
 
-ADVANCED: Final = " (more)"
-"""Behind the titles of fields that few people set, for forms without groups."""
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
     **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
@@ -30,7 +28,6 @@ def _as_form(schema: dict[str, Any], section: type["Section"]) -> None:
         field["position"] = order.index(name)
         field["title"] = field_title(name)
         if section.form_first and name not in section.form_first:
-            field["title"] += ADVANCED
             field["more"] = True
         _without_tabs(field)
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import prefect.runtime
 
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
+from stillhouse.config.form import unfolded
 from stillhouse.errors import ConfigError
 from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
@@ -164,7 +165,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     cannot be reached or refuses.
     """
     if isinstance(config, dict):
-        config = parse_config(config, origin="the flow's parameter config")
+        config = parse_config(unfolded(config), origin="the flow's parameter config")
     names = [stage.name for stage in stages]
     if unknown := [name for name in config.runtime.refresh if name not in names]:
         raise ConfigError(

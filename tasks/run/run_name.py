@@ -8,6 +8,7 @@ from pathlib import Path
 from prefect.runtime import deployment, flow_run
 
 from stillhouse.config import parse_config
+from stillhouse.config.form import unfolded
 from stillhouse.errors import ConfigError
 
 _UNNAMED = re.compile(r"[a-z]+-[a-z]+")
@@ -26,7 +27,7 @@ def run_name(config_name: str | None = None) -> str:
     # The flow says what is wrong with a config.
     with suppress(ConfigError):
         # Parsing takes removed keys out.
-        config = parse_config(deepcopy(config), "config") if isinstance(config, dict) else config
+        config = parse_config(unfolded(deepcopy(config)), "config") if isinstance(config, dict) else config
         model = config.teacher.model if flow_run.flow_name == "generate" else config.student.model
         parts.append(Path(model).name)
     return ", ".join([*parts, f"{flow_run.scheduled_start_time.astimezone():%d %b %H:%M}"])

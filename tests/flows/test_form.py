@@ -12,7 +12,7 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.distill import distill
 from stillhouse.config import DEMO, DistillConfig
-from stillhouse.config.section import ADVANCED, Section, field_title
+from stillhouse.config.section import Section, field_title
 from stillhouse.errors import ConfigError
 
 NULLABLE_WITH_A_VALUE = {"Contamination ngrams", "Seed", "Temperature"}
@@ -103,6 +103,11 @@ def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value
     assert message in str(failure.value)
 
 
+def test_a_section_that_was_opened_is_read_as_one_of_a_file() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'split_seed'"):
+        distill(config={"prompts": {"split_seed": "dropped", "more": {"split_sed": 1}}})
+
+
 def test_form_and_values_fit_into_what_the_server_takes() -> None:
     assert len(json.dumps(_schema())) < LARGEST_REQUEST_BYTES / 2
     assert len(DEMO.model_dump_json()) < LARGEST_REQUEST_BYTES / 20
@@ -140,7 +145,7 @@ def test_every_section_and_every_field_has_its_place_and_explains_itself() -> No
         fields = section["properties"]
         assert section["additionalProperties"] is False
         assert sorted(field["position"] for field in fields.values()) == list(range(len(fields)))
-        titles = [field["title"].removesuffix(ADVANCED) for field in fields.values()]
+        titles = [field["title"] for field in fields.values()]
         assert titles == [field_title(name) for name in fields]
         assert title == "DistillConfig" or all(field.get("description") for field in fields.values()), title
 
@@ -153,14 +158,13 @@ def test_what_most_people_set_comes_first_and_the_rest_is_marked_as_more() -> No
         assert tuple(by_position[: len(section.form_first)]) == section.form_first
         more = by_position[len(section.form_first) :]
         assert [name for name in by_position if fields[name].get("more")] == more
-        assert [name for name in by_position if fields[name]["title"].endswith(ADVANCED)] == more
 
 
 def test_no_field_is_shown_as_nothing_at_first() -> None:
     """Prefect's form shows `value | null` as tabs, of which the one of a null says `Property is type None`."""
     shown = [node for node in _nodes(_schema()) if "anyOf" in node and "title" in node]
     assert all(node["default"] is not None for node in shown)
-    assert {node["title"].removesuffix(ADVANCED) for node in shown} == NULLABLE_WITH_A_VALUE
+    assert {node["title"] for node in shown} == NULLABLE_WITH_A_VALUE
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
