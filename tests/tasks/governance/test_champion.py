@@ -20,7 +20,6 @@ from stillhouse.types import Artifact, Model
 from tasks.governance.champion import Registered, candidates, find_champion, start_of_training
 from tasks.run.context import Run, RunContext
 
-pytestmark = pytest.mark.slow
 BASE = Model(name="base", ref="embedded:student", fingerprint="b")
 Machine = Callable[..., Run]
 
@@ -115,6 +114,7 @@ def test_another_machine_fetches_it_once_as_the_same_model(student: Artifact, ma
 NOWHERE = "http://127.0.0.1:9"
 
 
+@pytest.mark.slow
 def test_without_mlflow_the_last_known_champion_is_taken_also_of_a_store_that_was_moved(
     student: Artifact, machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
