@@ -70,7 +70,7 @@ def test_a_run_paused_amid_its_rollouts_lets_answers_in_flight_come_in_and_resum
         assert len(provider.ledger) < NUM_PROMPTS
         assert provider.num_billed == len(provider.ledger)
         mlflow = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
-        (record,) = (run for run in mlflow.search_runs(["1"]) if run.info.run_name == "generate")
+        (record,) = (run for run in mlflow.search_runs(["1"]) if run.info.run_name.startswith("paused, "))
         assert record.info.status == "SCHEDULED"
 
         teacher.delay_s = 0.0

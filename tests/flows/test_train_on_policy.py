@@ -57,7 +57,7 @@ def test_mlflow_has_the_metrics_and_a_file_of_trajectories(tmp_path: Path) -> No
     student = train_on_policy(shortened(path, tmp_path)).students["on_policy"]
     client = MlflowClient(default_uri(tmp_path))
     run = client.get_run(student.facts["mlflow_run_id"])
-    assert {"on_policy/teacher_kl/teacher", "on_policy/reward", "on_policy/sample_s"} <= run.data.metrics.keys()
+    assert {"on_policy/teacher_kl/teacher", "on_policy/reward", "on_policy/details/sample_s"} <= run.data.metrics.keys()
     names = [entry.path for entry in client.list_artifacts(run.info.run_id, "trajectories")]
     assert names == ["trajectories/step-00000000.jsonl"]
 
