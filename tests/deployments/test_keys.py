@@ -23,7 +23,15 @@ def test_a_deployment_reads_env_file_and_secret_block_and_says_where_it_looked(
     for name in ("configs", "deployments"):
         shutil.copytree(ROOT / name, project / name)
     prefect.tool("python", "deployments/pools.py")
-    deploy = [*TOOL, "prefect", "--no-prompt", "deploy", "--name=smoke", "--prefect-file", "deployments/prefect.yaml"]
+    deploy = [
+        *TOOL,
+        "prefect",
+        "--no-prompt",
+        "deploy",
+        "--name=smoke-generate",
+        "--prefect-file",
+        "deployments/prefect.yaml",
+    ]
     with prefect.launch(deploy, tmp_path / "deploy.log", project) as deploying:
         deploying.finish()
     write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "What is 17 + 25?"}])
@@ -45,13 +53,13 @@ def test_a_deployment_reads_env_file_and_secret_block_and_says_where_it_looked(
 
     with SimulatedProvider(answer) as provider, prefect.worker():
         run = partial(config, provider.url)
-        state = prefect.ended(prefect.submit("generate/smoke", run("none")))
+        state = prefect.ended(prefect.submit("generate/smoke-generate", run("none")))
         assert state["type"] == "FAILED"
         for place in (f"{project}/.env (no such file)", "Secret block `nightly-key`", f"on {prefect.api}"):
             assert place in state["message"]
         save = "from prefect.blocks.system import Secret; Secret(value='sk-block').save('nightly-key')"
         subprocess.run([*TOOL, sys.executable, "-c", save], env=prefect.env, check=True, timeout=300)
-        assert prefect.ended(prefect.submit("generate/smoke", run("block")))["type"] == "COMPLETED"
+        assert prefect.ended(prefect.submit("generate/smoke-generate", run("block")))["type"] == "COMPLETED"
         (project / ".env").write_text("NIGHTLY_KEY=sk-file\n")
-        assert prefect.ended(prefect.submit("generate/smoke", run("file")))["type"] == "COMPLETED"
+        assert prefect.ended(prefect.submit("generate/smoke-generate", run("file")))["type"] == "COMPLETED"
     assert list(dict.fromkeys(keys)) == ["Bearer sk-block", "Bearer sk-file"]
