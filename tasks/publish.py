@@ -249,8 +249,13 @@ def _keep_record(run: Run) -> None:
 
 
 def _tell(outcome: StageOutcome) -> None:
-    made = datetime.fromtimestamp(Path(next(artifacts_in(outcome.result)).uri).stat().st_mtime, UTC)
-    how = f"from the store, made on {made:%d %b %H:%M} UTC" if outcome.cached else f"in {duration(outcome.seconds)}"
+    how = f"in {duration(outcome.seconds)}"
+    if outcome.cached:
+        how = "from the store"
+        for artifact in islice(artifacts_in(outcome.result), 1):
+            with suppress(OSError):
+                made = datetime.fromtimestamp(Path(artifact.uri).stat().st_mtime, UTC)
+                how += f", made on {made:%d %b %H:%M} UTC"
     _logger.info("%s: %s, %s", outcome.name, result_of(outcome), how)
 
 
