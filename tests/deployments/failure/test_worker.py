@@ -58,7 +58,7 @@ def test_retry_of_a_run_that_was_killed_goes_on_in_its_mlflow_run(case: Any, sta
     flow.kill()
     worker.wait_until(lambda: case.state(run) == "CRASHED", "the worker tells of the crash")
     # The worker reports the crash twice, and a Retry in between would be Crashed, too.
-    worker.wait_until(lambda: "Flow run infrastructure exited" in worker.output, "the worker is done with it")
+    worker.wait_until(lambda: worker.output.count("exceeded its memory allocation") == 2, "the worker is done with it")
     # As the button does.
     retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}}
     case.prefect.post(f"flow_runs/{run}/set_state", retry)
