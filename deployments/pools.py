@@ -3,7 +3,7 @@
     python deployments/pools.py                  # flows run as processes of the worker's machine
     python deployments/pools.py kubernetes       # or `docker`: in containers
 
-A pool that is there keeps its template, with what was changed in Prefect's pages, unless `--overwrite` is options.
+A pool that is there keeps its template, with what was changed in Prefect's pages, unless `--overwrite` is given.
 """
 
 import argparse

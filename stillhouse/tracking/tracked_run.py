@@ -139,7 +139,7 @@ class TrackedRun:
         self.ask("status", {}, lambda client: end_orphaned_runs(client, str(self._experiment), is_over, suspended=True))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
-        """End running runs of other hosts whose flow run has ended."""
+        """End running runs whose flow run has ended and whose process cannot be seen from here."""
         self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
     def __enter__(self) -> Self:

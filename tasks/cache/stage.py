@@ -116,18 +116,18 @@ def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_ref
 
 
 def _tell_if_made(stage: Stage, run: Run, key: str, options: Mapping[str, Any]) -> None:
-    """Log that a stage is made, unless its result is in the store, and why."""
+    """Log that a stage runs, unless its result is in the store, and why."""
     record = results_folder(run.context.store) / key
     if stage.name in run.context.runtime.refresh:
         why = "runtime.refresh names it"
     elif record.exists():
         return
     elif next(record.parent.glob(f"v{stage.version}-*"), None) is None:
-        why = f"the store holds none of version {stage.version}"
+        why = f"the store has no result of version {stage.version}"
     else:
-        why = "an input or setting is new"
+        why = "an input or a setting has changed"
     # 16 digits of the digest tell stages apart, 64 would fill the line.
-    _logger.info("%s is made, as %s: %s", options.get("task_run_name", stage.name), why, key[:-48])
+    _logger.info("%s runs: %s (%s)", options.get("task_run_name", stage.name), why, key[:-48])
 
 
 def _cached_task(stage: Stage, run: Run, *, refresh: bool = False, **options: Any) -> Task[..., Any]:

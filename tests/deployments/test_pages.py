@@ -93,7 +93,7 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     assert {artifact["key"] for artifact in shown} - {"rollouts", "labels", "dataset", "sft"} == SHOWN
     assert re.fullmatch(r"kept \d+ of \d+, sft: \d steps?", prefect.state(run["id"])["message"])
     told = [line["message"] for line in prefect.post("logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})]
-    assert [line for line in told if line.startswith("rollouts 1 of 1 is made, as ")]
+    assert [line for line in told if line.startswith("rollouts 1 of 1 runs: ")]
     assert [line for line in told if re.match(r"dataset: \d+ kept, \d+ dropped, from the store, made on ", line)]
     # The training's own process said it.
     assert [line for line in told if line.startswith("wrote the student to ")]

@@ -96,14 +96,14 @@ def test_the_flow_runs_page_tells_why_it_was_made_and_what_came_of_it(
         return [line for line in caplog.messages if line.startswith("lengths")]
 
     made, result = told(config_of())
-    assert re.fullmatch(r"lengths is made, as the store holds none of version 1: lengths/v1-\w+", made)
+    assert re.fullmatch(r"lengths runs: the store has no result of version 1 \(lengths/v1-\w+\)", made)
     assert re.fullmatch(r"lengths: 3\.0 characters, in \d+ s", result)
     (cached,) = told(config_of())
     assert re.fullmatch(r"lengths: 3\.0 characters, from the store, made on \d\d \w+ \d\d:\d\d UTC", cached)
-    assert "is made, as runtime.refresh names it" in told(config_of("lengths"))[0]
+    assert "runs: runtime.refresh names it" in told(config_of("lengths"))[0]
     LENGTHS.version = 2
     try:
-        assert "is made, as the store holds none of version 2" in told(config_of())[0]
+        assert "runs: the store has no result of version 2" in told(config_of())[0]
     finally:
         LENGTHS.version = 1
 

@@ -18,6 +18,14 @@ NUM_PROMPTS = 24
 StartWorker = Callable[..., Any]
 
 
+def start_rollouts(case: Any, worker: Any) -> str:
+    """Return a run of `generate` of which ten answers are in the journal, and no more come for now."""
+    case.teacher.answered = 10
+    run: str = case.submit("generate")
+    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    return run
+
+
 def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
     """Return a run of the deployment, its training under way: its id and the flow's process, whose child trains."""
     run: str = case.submit("train-sft")
@@ -81,10 +89,8 @@ def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start
 
 
 def test_a_run_cancelled_amid_its_rollouts_is_not_told_of_as_a_crash(case: Any, start_worker: StartWorker) -> None:
-    case.teacher.answered = 10
     worker = start_worker()
-    run = case.submit("generate")
-    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    run = start_rollouts(case, worker)
     case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
     worker.wait_until(lambda: case.state(run) == "CANCELLED", "the run is cancelled")
     assert "Crashed" not in case.history(run)
@@ -138,10 +144,8 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
 def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_pays_nothing_twice(
     case: Any, start_worker: StartWorker
 ) -> None:
-    case.teacher.answered = 10
     worker = start_worker()
-    run = case.submit("generate")
-    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    run = start_rollouts(case, worker)
     family = worker.family()
     worker.process.kill()
     worker.process.wait()
@@ -184,10 +188,8 @@ def leases(case: Any) -> dict[Path, str]:
 def test_a_restart_of_the_server_is_one_line_and_a_deployments_run_keeps_its_place_and_can_be_cancelled(
     case: Any, start_worker: StartWorker
 ) -> None:
-    case.teacher.answered = 10
     worker = start_worker()
-    run = case.submit("generate")
-    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    run = start_rollouts(case, worker)
     before = leases(case)
     assert before
     case.prefect.kill()
@@ -207,10 +209,8 @@ def test_a_restart_of_the_server_is_one_line_and_a_deployments_run_keeps_its_pla
 
 def test_a_run_that_lost_its_place_is_started_again_by_itself_and_goes_on(case: Any, start_worker: StartWorker) -> None:
     case.prefect.tool("python", "deployments/automations.py")
-    case.teacher.answered = 10
     worker = start_worker()
-    run = case.submit("generate")
-    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    run = start_rollouts(case, worker)
     for path in leases(case):
         path.unlink()
     worker.wait_until(lambda: case.prefect.get(f"flow_runs/{run}")["run_count"] == 2, "the run is started again")
