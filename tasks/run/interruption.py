@@ -11,9 +11,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
+from threading import Thread
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -54,30 +55,41 @@ def raised_on_sigterm() -> Iterator[None]:
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
     """Do as `asyncio.run`, in another thread; an exception in this one, such as a signal's, cancels `work` first."""
+    context = copy_context()
     started: Future[Any] = Future()
+    done: Future[T] = Future()
 
     async def main() -> T:
+        if not started.set_running_or_notify_cancel():
+            raise asyncio.CancelledError
         started.set_result(asyncio.current_task())
         return await work
 
-    with ThreadPoolExecutor(1, "event-loop") as thread:
-        done = thread.submit(_run, main(), copy_context())
+    def run() -> None:
         try:
-            # Not in one go: an exception that another thread raises here comes with the next instruction.
-            while not wait([done], _POLL_S).done:
-                continue
-        except BaseException:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                result = runner.run(main(), context=context)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    try:
+        # No executor: one that is interrupted while it takes the work on may run it, and nobody has its future.
+        Thread(target=run, name="event-loop").start()
+        # Not in one go: an exception that another thread raises here comes with the next instruction.
+        while not wait([done], _POLL_S).done:
+            continue
+    except BaseException:
+        if started.cancel():
+            work.close()
+        else:
             # It may have ended meanwhile, and its loop with it.
             with suppress(RuntimeError):
                 started.result().get_loop().call_soon_threadsafe(started.result().cancel)
             wait([done])
-            raise
-        return done.result()
-
-
-def _run(work: Coroutine[Any, Any, T], context: Context) -> T:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work, context=context)
+        raise
+    return done.result()
 
 
 def raise_if_paused() -> None:

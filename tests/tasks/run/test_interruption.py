@@ -48,6 +48,33 @@ def test_sigterm_cancels_a_busy_loop_and_reaches_the_handler_in_force() -> None:
     assert _said_after_sigterm(CODE) == "cleaned up\nterminated\n"
 
 
+AT_ONCE = """
+import asyncio, os, signal
+from tasks.run.interruption import run_until_done
+
+def handler(number, frame):
+    raise KeyError
+
+async def interrupted():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(3600)
+
+signal.signal(signal.SIGTERM, handler)
+for _ in range(50):
+    try:
+        run_until_done(interrupted())
+    except KeyError:
+        pass
+print("ended", flush=True)
+"""
+
+
+def test_a_signal_that_comes_as_soon_as_the_work_has_begun_ends_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", AT_ONCE], stdout=subprocess.PIPE, text=True) as process:
+        said, _ = process.communicate(timeout=120)
+    assert (said, process.returncode) == ("ended\n", 0)
+
+
 def test_a_result_comes_back_and_the_handler_in_force_stays_so_meanwhile() -> None:
     """Prefect takes a cancel for one, and for no crash, only while its own handler is in force."""
 
