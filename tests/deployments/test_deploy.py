@@ -71,12 +71,11 @@ def test_a_schedule_makes_runs(deployed: Any) -> None:
 
 def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(deployed: Any) -> None:
     automations = deployed.post("automations/filter", {})
-    assert len(automations) == 6
     switched_off = next(known for known in automations if "train-sft/demo " in known["name"])
     httpx.patch(
         f"{deployed.api}/automations/{switched_off['id']}", json={"enabled": False}, timeout=60, auth=deployed.auth
     ).raise_for_status()
-    assert deployed.tool("python", "deployments/automations.py").count(": unchanged") == 6
+    assert deployed.tool("python", "deployments/automations.py").count(": unchanged") == len(automations)
     changed = deployed.tool("python", "deployments/automations.py", "--pending-minutes", "45")
     assert changed.count(": updated") == 1
     after = {found["name"]: found["enabled"] for found in deployed.post("automations/filter", {})}
