@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import prefect.runtime
 
-from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
-from stillhouse.config.form import unfolded
+from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig
 from stillhouse.errors import ConfigError
 from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
@@ -21,6 +20,7 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import FrozenModel, JsonObject
+from tasks.run.given_config import given_config
 from tasks.run.keys import find_keys, variables_of
 from tasks.run.live_page import LivePage
 from tasks.run.paid_models import PaidModel, paid_models
@@ -165,7 +165,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     cannot be reached or refuses.
     """
     if isinstance(config, dict):
-        config = parse_config(unfolded(config), origin="the flow's parameter config")
+        config = given_config(config)
     names = [stage.name for stage in stages]
     if unknown := [name for name in config.runtime.refresh if name not in names]:
         raise ConfigError(

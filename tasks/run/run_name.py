@@ -2,17 +2,15 @@
 
 import re
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 
 from prefect.runtime import deployment, flow_run
 
-from stillhouse.config import parse_config
-from stillhouse.config.form import unfolded
 from stillhouse.errors import ConfigError
+from tasks.run.given_config import given_config
 
-_UNNAMED = re.compile(r"[a-z]+-[a-z]+")
-"""Prefect calls such runs `expensive-skylark`."""
+_UNNAMED = re.compile(r"[a-z]+-[a-z]+", re.IGNORECASE)
+"""Prefect calls such runs `expensive-skylark`, and its form `Expensive-Skylark`."""
 
 
 def run_name(config_name: str | None = None) -> str:
@@ -26,8 +24,7 @@ def run_name(config_name: str | None = None) -> str:
     config = flow_run.parameters["config"]
     # The flow says what is wrong with a config.
     with suppress(ConfigError):
-        # Parsing takes removed keys out.
-        config = parse_config(unfolded(deepcopy(config)), "config") if isinstance(config, dict) else config
+        config = given_config(config) if isinstance(config, dict) else config
         model = config.teacher.model if flow_run.flow_name == "generate" else config.student.model
         parts.append(Path(model).name)
     return ", ".join([*parts, f"{flow_run.scheduled_start_time.astimezone():%d %b %H:%M}"])
