@@ -19,10 +19,13 @@ from stillhouse.progress.state import RolloutProgress
 from stillhouse.progress.text import counted, details_of
 from stillhouse.report.markdown import table
 from stillhouse.tracking import TrackedRun
+from tasks.run.interruption import pause_if_deleted
 from tasks.server.temporary_server import has_lasting_server
 
 _INTERVAL_S: Final = 5.0
 _LINE_EVERY_S: Final = 60.0
+_NUM_BEFORE_ASKING: Final = 6
+"""Intervals, half a minute, after which the server is asked whether it still knows the run."""
 _JOIN_TIMEOUT_S: Final = 10.0
 """Longest wait for Prefect when the run is done."""
 _METRICS: Final = (
@@ -68,9 +71,11 @@ class ProgressArtifacts:
         logging.getLogger("stillhouse").setLevel(logging.NOTSET)
 
     def _publish_all(self) -> None:
-        ended = False
+        ended, number = False, 0
         while not ended:
-            ended = self._ended.wait(self._every_s)
+            ended, number = self._ended.wait(self._every_s), number + 1
+            if self._has_page and number % _NUM_BEFORE_ASKING == 0:
+                pause_if_deleted()
             for stage, bar in self._bars().items():
                 if bar == self._published.get(stage):
                     continue

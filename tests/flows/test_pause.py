@@ -1,18 +1,25 @@
 """A run of a deployment that somebody pauses on its page, and resumes there."""
 
 import threading
+import time
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
+from prefect.runtime import flow_run
 from prefect.states import Suspended
 
 from flows.generate import generate
+from stillhouse.config import TrackingConfig
 from stillhouse.store.records import write_jsonl
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.tracking import start_run
+from tasks.run.interruption import raise_if_paused
+from tasks.run.progress_artifact import ProgressArtifacts
 from tests.flows.conftest import KEY_VARIABLE
 from tests.waiting import until
 
@@ -78,3 +85,20 @@ def test_a_run_paused_amid_its_rollouts_lets_answers_in_flight_come_in_and_resum
         run_flow(generate, client.read_flow_run(run_id))
         assert len(provider.ledger) == provider.num_billed == NUM_PROMPTS
         assert mlflow.get_run(record.info.run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_is_deleted_on_its_page_saves_its_work_and_ends_as_a_paused_one(tmp_path: Path) -> None:
+    record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
+
+    @flow
+    def deleted() -> None:
+        with get_client(sync_client=True) as client, ProgressArtifacts(record, dict, every_s=0.01):
+            time.sleep(0.5)
+            raise_if_paused()
+            client.request("DELETE", "/flow_runs/{id}", path_params={"id": flow_run.id})
+            while True:
+                raise_if_paused()
+                time.sleep(0.01)
+
+    with pytest.raises(Pause):
+        deleted()
