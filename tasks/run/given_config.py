@@ -1,7 +1,6 @@
 """The config that a deployment, a form or a schedule gives a flow run."""
 
 from copy import deepcopy
-from typing import Final
 
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
@@ -9,8 +8,6 @@ from prefect.context import FlowRunContext
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.config.form import unfolded
 from stillhouse.types import JsonObject
-
-_ORIGIN: Final = "the flow's parameter config"
 
 
 def given_config(config: JsonObject) -> DistillConfig:
@@ -20,19 +17,17 @@ def given_config(config: JsonObject) -> DistillConfig:
     place of the whole config of the deployment: the rest is laid under it again.
     """
     context, config = FlowRunContext.get(), unfolded(deepcopy(config))
-    flow_run = context and context.flow_run
-    if flow_run and flow_run.auto_scheduled and flow_run.deployment_id:
+    run = context and context.flow_run
+    if run and run.auto_scheduled and run.deployment_id:
         with get_client(sync_client=True) as client:
-            whole = unfolded(client.read_deployment(flow_run.deployment_id).parameters.get("config", {}))
+            whole = unfolded(client.read_deployment(run.deployment_id).parameters.get("config", {}))
         # One with all sections is from the deployment itself.
-        if whole.keys() - config.keys():
-            config = _over(whole, config)
-    return parse_config(config, origin=_ORIGIN)
+        config = _laid_over(whole, config) if whole.keys() - config.keys() else config
+    return parse_config(config, origin="the flow's parameter config")
 
 
-def _over(whole: JsonObject, changed: JsonObject) -> JsonObject:
-    both = {key: (whole.get(key), value) for key, value in changed.items()}
+def _laid_over(whole: JsonObject, changed: JsonObject) -> JsonObject:
     return whole | {
-        key: _over(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
-        for key, (old, new) in both.items()
+        key: _laid_over(whole[key], value) if isinstance(value, dict) and isinstance(whole.get(key), dict) else value
+        for key, value in changed.items()
     }

@@ -18,11 +18,11 @@ from threading import Thread
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from httpx import HTTPError
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound, Pause
+from prefect.exceptions import Pause
 from prefect.states import Suspended
+
+from tasks.run.prefect_api import has_ended
 
 if sys.platform == "win32":
     from asyncio import new_event_loop
@@ -105,16 +105,10 @@ def raise_if_paused() -> None:
 def pause_if_deleted() -> None:
     """End this flow run as a paused one if its record was deleted: it saves its work, and asks and pays no more."""
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    try:
-        with get_client(sync_client=True) as client:
-            client.read_flow_run(context.flow_run.id)
-    except ObjectNotFound:
+    run = str(context.flow_run.id) if context and context.flow_run else ""
+    # One that was called crashed by mistake goes on.
+    if context and run and has_ended(run, if_deleted=True) and not has_ended(run):
         context.flow_run_suspension_request.mark_requested(Suspended())
-    except HTTPError:
-        # A server that is away knows the run when it is back.
-        return
 
 
 @contextmanager
