@@ -4,6 +4,7 @@ from copy import deepcopy
 
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
+from prefect.utilities.collections import deep_merge
 
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.config.form import unfolded
@@ -22,12 +23,5 @@ def given_config(config: JsonObject) -> DistillConfig:
         with get_client(sync_client=True) as client:
             whole = unfolded(client.read_deployment(run.deployment_id).parameters.get("config", {}))
         # One with all sections is from the deployment itself.
-        config = _laid_over(whole, config) if whole.keys() - config.keys() else config
+        config = deep_merge(whole, config) if whole.keys() - config.keys() else config
     return parse_config(config, origin="the flow's parameter config")
-
-
-def _laid_over(whole: JsonObject, changed: JsonObject) -> JsonObject:
-    return whole | {
-        key: _laid_over(whole[key], value) if isinstance(value, dict) and isinstance(whole.get(key), dict) else value
-        for key, value in changed.items()
-    }
