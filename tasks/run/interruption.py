@@ -22,7 +22,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 from prefect.states import Suspended
 
-from tasks.run.prefect_api import has_ended
+from tasks.run.prefect_api import is_deleted
 
 if sys.platform == "win32":
     from asyncio import new_event_loop
@@ -105,9 +105,7 @@ def raise_if_paused() -> None:
 def pause_if_deleted() -> None:
     """End this flow run as a paused one if its record was deleted: it saves its work, and asks and pays no more."""
     context = FlowRunContext.get()
-    run = str(context.flow_run.id) if context and context.flow_run else ""
-    # One that was called crashed by mistake goes on.
-    if context and run and has_ended(run, if_deleted=True) and not has_ended(run):
+    if context and context.flow_run and is_deleted(context.flow_run.id):
         context.flow_run_suspension_request.mark_requested(Suspended())
 
 

@@ -4,6 +4,7 @@ Prefect adds the flow run, its flow and its deployment to an event as related re
 matches the resource of role `flow` by its name.
 """
 
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -36,3 +37,13 @@ def has_ended(flow_run_id: str, *, if_deleted: bool = False) -> bool:
     except HTTPError:
         return False
     return state is not None and state.is_final()
+
+
+def is_deleted(flow_run_id: UUID) -> bool:
+    """Return whether the server does not know a flow run any more; False if none answers."""
+    with suppress(HTTPError), get_client(sync_client=True) as client:
+        try:
+            client.read_flow_run(flow_run_id)
+        except ObjectNotFound:
+            return True
+    return False
