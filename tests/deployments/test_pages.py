@@ -64,9 +64,11 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
 
     _field(page, "Held out fraction").fill("0.25")
     _field(page, "Max prompts").fill("16")
-    # A notification stays while the mouse is on it, and the button takes no click while the form is being checked.
-    page.mouse.move(0, 0)
+    # The page looks at its fields again at the next click, and starts the run at the one after it.
+    page.get_by_role("button", name="Submit").click()
     refused.wait_for(state="hidden")
+    # A notification stays while the mouse is on it.
+    page.mouse.move(0, 0)
     page.get_by_role("button", name="Submit").click()
     (run,) = wait_until(lambda: prefect.post("flow_runs/filter", {}), "the run is there")
     given = run["parameters"]["config"]["prompts"]

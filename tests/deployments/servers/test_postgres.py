@@ -59,7 +59,10 @@ def test_a_flow_is_recorded_in_both_databases_and_its_files_are_on_s3(
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split()[-1] == "3"
     assert rows(prefect_db, "SELECT state_type::text FROM flow_run") == [("COMPLETED",)]
-    [(parent,)] = rows(mlflow_db, "SELECT run_uuid FROM runs WHERE name = 'generate'")
+    [(parent,)] = rows(
+        mlflow_db,
+        "SELECT run_uuid FROM runs EXCEPT SELECT run_uuid FROM tags WHERE key = 'mlflow.parentRunId'",
+    )
     assert set(rows(mlflow_db, "SELECT status FROM runs")) == {("FINISHED",)}
     keys = [entry["Key"] for entry in s3.client().list_objects_v2(Bucket="bucket")["Contents"]]
     assert any(key.startswith("mlflow/") and f"/{parent}/artifacts/report/report.html" in key for key in keys)
