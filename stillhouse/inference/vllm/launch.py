@@ -1,0 +1,196 @@
+"""The command that serves a model by vLLM, with devices and memory for it."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.config import RuntimeConfig
+from stillhouse.config.section import ChatTemplateKwargs
+from stillhouse.errors import ConfigError, EndpointError, StillhouseError
+from stillhouse.inference.vllm.environment import Gpu, gpus
+from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess, starting
+from stillhouse.store import ArtifactStore
+from stillhouse.types import JsonObject
+
+MAX_SEQUENCES: Final = 256
+"""Completions that a server samples at once, memory permitting; vLLM's own default on large GPUs is up to 1024."""
+_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""That --max-lora-rank takes."""
+_UNSERVABLE: Final = ("modules_to_save", "target_parameters", "use_dora", "rank_pattern", "alpha_pattern")
+"""Settings of an adapter that vLLM does not apply."""
+_ROOM_TOKENS: Final = 64 * 4096
+"""Tokens whose keys and values have room on a GPU that others share: 64 sequences of 4,096."""
+_OVERHEAD: Final = 4 << 30
+"""Bytes of a GPU for activations and graphs."""
+_FREE_SHARE: Final = 0.9
+_logger = logging.getLogger("stillhouse.vllm")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One model and how it is served; `options` are further flags of `vllm serve`, `variables` of its environment."""
+
+    python: Path
+    ref: str
+    runtime: RuntimeConfig
+    chat_template_kwargs: ChatTemplateKwargs = field(default_factory=dict)
+    options: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+    """None takes one in the run's store."""
+    avoided_gpu: int | None = None
+    """Number in torch of a GPU that is taken only where it is the only one."""
+
+    def start(self, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess:
+        """Return the server once it answers.
+
+        Raises:
+            ConfigError: the model is not there, or is an adapter that vLLM does not serve.
+            EndpointError: it did not come up, or no GPU has room for it.
+        """
+        with starting:
+            folder = Path(resolve_model(self.ref))
+            base = resolve_model(adapter_base(folder) or self.ref)
+            facts = _config_of(base)
+            devices, variables = self._placed(base, facts)
+            command = [str(self.python), "-m", "vllm.entrypoints.cli.main", "serve", base]
+            command += ["--generation-config", "vllm", "--max-model-len", "-1", "--max-num-seqs", str(MAX_SEQUENCES)]
+            if facts.get("dtype") == facts.get("torch_dtype", facts.get("dtype")) == "float32":
+                # By itself it rounds such weights to 16 bits.
+                command += ["--dtype", "float32"]
+            command += [*self._named(folder, base), *devices, *self.options]
+            if self.chat_template_kwargs:
+                command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
+            log = self.log or self._log_in_store()
+            return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s=start_timeout_s)
+
+    def _log_in_store(self) -> Path:
+        root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
+        return root / "logs" / f"vllm-{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
+
+    def _named(self, folder: Path, base: str) -> list[str]:
+        """Return the flags by which the model answers under its ref, with calls of tools left in the text.
+
+        They are read by this project's own reader: the Hermes parser leaves what it cannot read where it is.
+        """
+        flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        if not (folder / "adapter_config.json").is_file():
+            return [*flags, "--served-model-name", self.ref]
+        rank = require_servable(folder)
+        adapter = json.dumps({"name": self.ref, "path": str(folder)})
+        flags += ["--tokenizer", str(folder), "--served-model-name", f"base of {self.ref}"]
+        return [*flags, "--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", adapter]
+
+    def _placed(self, base: str, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
+        """Return the flags and variables of devices and memory."""
+        variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        weights, kv_token = _weight_bytes(base), kv_bytes(facts)
+        if self.runtime.device == "cpu" or not (found := gpus()):
+            if self.runtime.device == "cuda":
+                raise ConfigError(
+                    "runtime.device is `cuda`, but NVML finds no GPU; use `auto` or `cpu`", code="no-cuda"
+                )
+            available = psutil.virtual_memory().available
+            gib = max(1, min(_ROOM_TOKENS * kv_token, (available - weights) // 4) >> 30)
+            variables["VLLM_CPU_KVCACHE_SPACE"] = str(gib)
+            if self.runtime.num_threads is not None:
+                cores = sorted(os.sched_getaffinity(0))[: self.runtime.num_threads]
+                variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+            return ["--enforce-eager"], variables
+        others = [gpu for number, gpu in enumerate(found) if number != self.avoided_gpu]
+        chosen = place(others or found, weights, facts)
+        needed = (1.1 * weights + _ROOM_TOKENS * kv_token) / len(chosen) + _OVERHEAD
+        # A share of the whole device, within what is free on the fullest.
+        share = min(*(_FREE_SHARE * gpu.free / gpu.total for gpu in chosen), max(needed / gpu.total for gpu in chosen))
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.name for gpu in chosen)
+        flags = ["--gpu-memory-utilization", f"{share:.3f}"]
+        return [*flags, *(["--tensor-parallel-size", str(len(chosen))] if len(chosen) > 1 else [])], variables
+
+
+def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess | None:
+    """Return the server once it answers; None where it does not and the config leaves the engine to this machine.
+
+    Raises as `Launch.start` where `runtime.engine` is `vllm`.
+    """
+    try:
+        return launch.start(start_timeout_s)
+    except StillhouseError as error:
+        if launch.runtime.engine == "vllm":
+            raise
+        _logger.warning("%s is not served by vLLM but by transformers, which is slower: %s", launch.ref, error)
+        return None
+
+
+def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
+    """Return as few GPUs as hold a model, those with the most free memory first.
+
+    `weights` are in bytes. Raise EndpointError if it fits on none.
+    """
+    heads = int(facts.get("num_attention_heads") or 1)
+    by_room = sorted(found, key=lambda gpu: -gpu.free)
+    for size in (size for size in (1, 2, 4, 8) if size <= len(by_room) and heads % size == 0):
+        if all(1.1 * weights / size + _OVERHEAD <= _FREE_SHARE * gpu.free for gpu in by_room[:size]):
+            return by_room[:size]
+    free = ", ".join(f"{gpu.free / 2**30:.0f} GiB" for gpu in by_room)
+    raise EndpointError(
+        f"the weights of {weights / 2**30:.1f} GiB do not fit the free memory of the GPUs ({free}), with "
+        f"{_OVERHEAD >> 30} GiB beside them on each; end other programs, take a smaller model or more GPUs"
+    )
+
+
+def require_servable(adapter: Path) -> int:
+    """Return the --max-lora-rank for an adapter's folder; raise ConfigError if vLLM does not serve such an adapter."""
+    settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    unknown = [name for name in _UNSERVABLE if settings.get(name)]
+    if unknown or settings["r"] > _RANKS[-1]:
+        raise ConfigError(
+            f"{adapter}: vLLM serves no adapter with {', '.join(unknown) or 'rank ' + str(settings['r'])}; merge it "
+            "into its base, or set runtime.engine to `transformers`"
+        )
+    return lora_rank(settings["r"])
+
+
+def lora_rank(rank: int) -> int:
+    """Return the least --max-lora-rank that holds adapters of a rank."""
+    return next((allowed for allowed in _RANKS if allowed >= rank), _RANKS[-1])
+
+
+def kv_bytes(facts: JsonObject) -> int:
+    """Return the bytes of a token's keys and values in 16 bits; 0 where the config does not tell."""
+    heads = facts.get("num_key_value_heads") or facts.get("num_attention_heads") or 0
+    size = facts.get("head_dim") or facts.get("hidden_size", 0) // (facts.get("num_attention_heads") or 1)
+    return 4 * facts.get("num_hidden_layers", 0) * heads * size
+
+
+def _folder_of(model: str) -> Path | None:
+    """Return where a model's files are on this machine; None where a Hugging Face id has not been downloaded."""
+    if Path(model).is_dir():
+        return Path(model)
+    # Takes a tenth of a second to import.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError):
+        return None
+
+
+def _config_of(model: str) -> JsonObject:
+    folder = _folder_of(model)
+    if folder is None or not (folder / "config.json").is_file():
+        return {}
+    facts: JsonObject = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return {**facts, **facts.get("text_config", {})}
+
+
+def _weight_bytes(model: str) -> int:
+    folder = _folder_of(model)
+    return 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
