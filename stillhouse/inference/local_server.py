@@ -21,7 +21,7 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
 from stillhouse.inference.vllm.environment import vllm_python
-from stillhouse.inference.vllm.launch import MAX_SEQUENCES, Launch, started
+from stillhouse.inference.vllm.launch import Launch, started
 from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.types import JsonObject
@@ -45,6 +45,16 @@ class _SharedServer:
     url: str = ""
     capacity: int = 0
     stderr: BinaryIO = field(default_factory=BytesIO)
+
+    def take_vllm(self, launch: Launch, timeout_s: float) -> bool:
+        """Start vLLM; return False, and change nothing, where another engine may stand in for it and has to."""
+        process = started(launch, timeout_s)
+        if process is None:
+            return False
+        self.process, self.url, self.stderr = process, process.url, process.log.open("rb")
+        # As many wait as are sampled, as with the own server.
+        self.capacity = 2 * launch.max_sequences
+        return True
 
     def stop(self, ref: str) -> None:
         """Stop the process, and tell what it said last if it ended by itself."""
@@ -106,11 +116,7 @@ def served_model(
             if shared.process is not None:
                 shared.stop(ref)
             launch = None if python is None else Launch(python, ref, runtime, chat_template_kwargs)
-            vllm = None if launch is None else started(launch, start_timeout_s or START_TIMEOUT_S)
-            if vllm is not None:
-                shared.process, shared.url, shared.capacity = vllm, vllm.url, 2 * MAX_SEQUENCES
-                shared.stderr = vllm.log.open("rb")
-            else:
+            if launch is None or not shared.take_vllm(launch, start_timeout_s or START_TIMEOUT_S):
                 timeout_s = start_timeout_s or _START_TIMEOUT_S
                 shared.process, shared.url, shared.stderr = _start(ref, options, runtime.thread_variables, timeout_s)
                 shared.capacity = CAPACITY

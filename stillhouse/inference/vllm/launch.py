@@ -19,8 +19,9 @@ from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess, star
 from stillhouse.store import ArtifactStore
 from stillhouse.types import JsonObject
 
-MAX_SEQUENCES: Final = 256
-"""Completions that a server samples at once, memory permitting; vLLM's own default on large GPUs is up to 1024."""
+_GPU_SEQUENCES: Final = 256
+_CPU_SEQUENCES: Final = 64
+"""Completions that a server samples at once, memory permitting."""
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """That --max-lora-rank takes."""
 _UNSERVABLE: Final = ("modules_to_save", "target_parameters", "use_dora", "rank_pattern", "alpha_pattern")
@@ -43,8 +44,6 @@ class Launch:
     chat_template_kwargs: ChatTemplateKwargs = field(default_factory=dict)
     options: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    log: Path | None = None
-    """None takes one in the run's store."""
     avoided_gpu: int | None = None
     """Number in torch of a GPU that is taken only where it is the only one."""
 
@@ -61,19 +60,32 @@ class Launch:
             facts = _config_of(base)
             devices, variables = self._placed(base, facts)
             command = [str(self.python), "-m", "vllm.entrypoints.cli.main", "serve", base]
-            command += ["--generation-config", "vllm", "--max-model-len", "-1", "--max-num-seqs", str(MAX_SEQUENCES)]
+            command += [
+                "--generation-config",
+                "vllm",
+                "--max-model-len",
+                "-1",
+                "--max-num-seqs",
+                str(self.max_sequences),
+            ]
             if facts.get("dtype") == facts.get("torch_dtype", facts.get("dtype")) == "float32":
                 # By itself it rounds such weights to 16 bits.
                 command += ["--dtype", "float32"]
             command += [*self._named(folder, base), *devices, *self.options]
             if self.chat_template_kwargs:
                 command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
-            log = self.log or self._log_in_store()
+            root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
+            log = root / "vllm" / f"{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
             return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s=start_timeout_s)
 
-    def _log_in_store(self) -> Path:
-        root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
-        return root / "logs" / f"vllm-{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
+    @property
+    def max_sequences(self) -> int:
+        """Return how many completions the server samples at once."""
+        return _CPU_SEQUENCES if self._is_on_cpu else _GPU_SEQUENCES
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return self.runtime.device == "cpu" or not gpus()
 
     def _named(self, folder: Path, base: str) -> list[str]:
         """Return the flags by which the model answers under its ref, with calls of tools left in the text.
@@ -90,9 +102,10 @@ class Launch:
 
     def _placed(self, base: str, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
         """Return the flags and variables of devices and memory."""
-        variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        # A key in the environment would be asked of every request.
+        variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": ""}
         weights, kv_token = _weight_bytes(base), kv_bytes(facts)
-        if self.runtime.device == "cpu" or not (found := gpus()):
+        if self._is_on_cpu:
             if self.runtime.device == "cuda":
                 raise ConfigError(
                     "runtime.device is `cuda`, but NVML finds no GPU; use `auto` or `cpu`", code="no-cuda"
@@ -104,6 +117,7 @@ class Launch:
                 cores = sorted(os.sched_getaffinity(0))[: self.runtime.num_threads]
                 variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
             return ["--enforce-eager"], variables
+        found = gpus()
         others = [gpu for number, gpu in enumerate(found) if number != self.avoided_gpu]
         chosen = place(others or found, weights, facts)
         needed = (1.1 * weights + _ROOM_TOKENS * kv_token) / len(chosen) + _OVERHEAD

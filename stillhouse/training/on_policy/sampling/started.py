@@ -49,7 +49,6 @@ def start_sampler(job: TrainJob, student: Student, say: Callable[[str | None], N
         job.runtime,
         options=[*options, *(["--enable-sleep-mode"] if sleeps else [])],
         variables={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
-        log=job.work_dir / "vllm.log",
         avoided_gpu=(student.device.index or 0) if on_gpu else None,
     )
     say("starting vLLM")

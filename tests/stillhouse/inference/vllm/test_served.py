@@ -16,6 +16,7 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.inference.vllm.environment import vllm_python
+from stillhouse.inference.vllm.launch import Launch, started
 from tests.stillhouse.training.vllm_stand_in import stand_in_python
 
 
@@ -57,7 +58,7 @@ def test_a_model_answers_under_its_ref_and_its_server_comes_back_when_it_is_kill
 ) -> None:
     runtime = runtime_of(tmp_path, stand_in_python(tmp_path))
     with served_model("embedded:student", runtime, {"enable_thinking": False}) as served:
-        assert served.capacity > CAPACITY
+        assert served.capacity == CAPACITY
         question = {"model": "embedded:student", "messages": [{"role": "user", "content": "1+1?"}], "max_tokens": 4}
         answer = httpx.post(f"{served.url}/chat/completions", json=question, timeout=60).json()
         assert answer["choices"][0]["message"]["content"]
@@ -75,7 +76,7 @@ def test_a_model_answers_under_its_ref_and_its_server_comes_back_when_it_is_kill
     assert "--served-model-name embedded:student" in first
     assert '--default-chat-template-kwargs {"enable_thinking": false}' in first
     assert "--dtype float32" in first, "as its weights are"
-    [log] = (tmp_path / "logs").iterdir()
+    [log] = (tmp_path / "vllm").iterdir()
     assert log.name.endswith("student.log")
 
 
@@ -87,7 +88,10 @@ def test_a_server_that_ends_at_its_start_says_why_and_auto_does_without_it(
     with pytest.raises(EndpointError, match="No available memory") as caught, served_model("embedded:student", runtime):
         pass
     assert "runtime.engine" in str(caught.value)
-    assert str(tmp_path / "logs") in str(caught.value)
+    assert str(tmp_path / "vllm") in str(caught.value)
+    left_open = runtime.model_copy(update={"engine": "auto"})
+    assert started(Launch(Path(str(runtime.vllm_python)), "embedded:student", left_open)) is None
+    assert "served by vLLM but by transformers" in caplog.text
 
 
 def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
