@@ -31,6 +31,11 @@ class EndpointHealth:
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
         """Prompts by the wording of their refusal, less numbers and ids."""
 
+    @classmethod
+    def note_started(cls, base_url: str) -> None:
+        """Record that a server answers there that is started again when it ends, so that it is worth waiting for."""
+        cls._reached.add(base_url)
+
     def note_contact(self, now: float, *, answered: bool) -> None:
         """Record that the endpoint sent an answer or, with `answered` False, an error."""
         self._last_contact = now

@@ -20,6 +20,7 @@ from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
+from stillhouse.inference.endpoint_health import EndpointHealth
 from stillhouse.inference.vllm.environment import vllm_python
 from stillhouse.inference.vllm.launch import Launch, started
 from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess
@@ -52,6 +53,7 @@ class _SharedServer:
         if process is None:
             return False
         self.process, self.url, self.stderr = process, process.url, process.log.open("rb")
+        EndpointHealth.note_started(process.url)
         # As many wait as are sampled, as with the own server.
         self.capacity = 2 * launch.max_sequences
         return True

@@ -1,6 +1,7 @@
 """`python -m stillhouse.processes.command LOG COMMAND...`: another program's command, run as a guarded module.
 
-Its output is appended to LOG. Variables that are about this Python are not passed on, as the command may be of another.
+Its output is appended to LOG. Variables that are about this Python are not passed on, as the command may be of another,
+and no Python takes a module from the working directory, such as a user's own vllm.py.
 """
 
 import os
@@ -15,6 +16,7 @@ def main(log_file: str, *command: str) -> int:
         # A handler, since a signal that is ignored would be ignored by the command as well.
         signal.signal(number, lambda *_: None)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    variables["PYTHONSAFEPATH"] = "1"
     with open(log_file, "ab", buffering=0) as log:
         try:
             code = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables).wait()

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -293,3 +295,35 @@ def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
     trajectories = list(read_trajectories(rollouts))
     assert any(trajectory.num_turns > 1 for trajectory in trajectories), "calls of tools are read"
     assert all(turn.completion_ids for trajectory in trajectories for turn in trajectory.turns)
+
+
+def vllm_below(process: "subprocess.Popen[bytes]") -> psutil.Process | None:
+    """Return the server that a run has started; None while there is none."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "vllm.entrypoints.cli.main" in child.cmdline() and "stillhouse.processes.command" not in child.cmdline():
+                return child
+    return None
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_a_sampler_of_the_run_that_is_killed_is_started_again_and_changes_no_weights(
+    served_by_vllm: dict[str, Any], tmp_path: Path, parameters: str
+) -> None:
+    sections = small_distillation("embedded:teacher", "embedded:student", served_by_vllm)
+    sections = {name: sections[name] for name in ("prompts", "teacher", "tools", "student", "on_policy", "runtime")}
+    sections["student"]["parameters"] = parameters
+    file = config_file(tmp_path, Path("embedded:student"), **sections)
+    undisturbed = train(file, tmp_path / "undisturbed")
+    output = tmp_path / "killed.txt"
+    with start(file, tmp_path / "killed", output) as process:
+        while " 2/4" not in output.read_text():
+            assert process.poll() is None, output.read_text()
+            time.sleep(0.05)
+        server = vllm_below(process)
+        assert server is not None
+        server.kill()
+        assert process.wait() == 0, output.read_text()
+    assert weights(student_in(tmp_path / "killed")) == weights(undisturbed)
+    [log] = (tmp_path / "killed" / "vllm").iterdir()
+    assert log.read_text().count("Application startup complete") == 2

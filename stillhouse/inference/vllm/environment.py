@@ -24,7 +24,7 @@ _REMEDY: Final = (
 
 class Gpu(NamedTuple):
     name: str
-    """As CUDA_VISIBLE_DEVICES writes it."""
+    """For CUDA_VISIBLE_DEVICES: its number on the bus, as vLLM reads no UUIDs, but for a MIG device, which has none."""
     total: int
     """Bytes, as `free`."""
     free: int
@@ -79,8 +79,8 @@ def gpus() -> list[Gpu]:
 
 def _listed(names: list[str] | None) -> Iterator[Gpu]:
     for name in map(str, range(pynvml.nvmlDeviceGetCount())) if names is None else filter(None, names):
-        handle = (
-            pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
-        )
+        by_number = name.isdigit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(name)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        yield Gpu(name, int(memory.total), int(memory.free))
+        number = name if name.startswith("MIG-") else str(pynvml.nvmlDeviceGetIndex(handle))
+        yield Gpu(number, int(memory.total), int(memory.free))

@@ -57,21 +57,21 @@ class Launch:
         with starting:
             folder = Path(resolve_model(self.ref))
             base = resolve_model(adapter_base(folder) or self.ref)
-            facts = _config_of(base)
-            devices, variables = self._placed(base, facts)
-            command = [str(self.python), "-m", "vllm.entrypoints.cli.main", "serve", base]
-            command += [
+            facts, weights = _facts_of(base)
+            devices, variables = self._placed(weights, facts)
+            command = [
+                str(self.python),
+                "-m",
+                "vllm.entrypoints.cli.main",
+                "serve",
+                base,
                 "--generation-config",
                 "vllm",
-                "--max-model-len",
-                "-1",
-                "--max-num-seqs",
-                str(self.max_sequences),
             ]
-            if facts.get("dtype") == facts.get("torch_dtype", facts.get("dtype")) == "float32":
-                # By itself it rounds such weights to 16 bits.
-                command += ["--dtype", "float32"]
-            command += [*self._named(folder, base), *devices, *self.options]
+            command += ["--max-model-len", "-1", "--max-num-seqs", str(self.max_sequences)]
+            # By itself it rounds weights of 32 bits to 16.
+            command += ["--dtype", "float32"] if facts.get("dtype", facts.get("torch_dtype")) == "float32" else []
+            command += [*self._named(folder), *devices, *self.options]
             if self.chat_template_kwargs:
                 command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
             root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
@@ -87,7 +87,7 @@ class Launch:
     def _is_on_cpu(self) -> bool:
         return self.runtime.device == "cpu" or not gpus()
 
-    def _named(self, folder: Path, base: str) -> list[str]:
+    def _named(self, folder: Path) -> list[str]:
         """Return the flags by which the model answers under its ref, with calls of tools left in the text.
 
         They are read by this project's own reader: the Hermes parser leaves what it cannot read where it is.
@@ -100,32 +100,30 @@ class Launch:
         flags += ["--tokenizer", str(folder), "--served-model-name", f"base of {self.ref}"]
         return [*flags, "--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", adapter]
 
-    def _placed(self, base: str, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
+    def _placed(self, weights: int, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
         """Return the flags and variables of devices and memory."""
         # A key in the environment would be asked of every request.
         variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": ""}
-        weights, kv_token = _weight_bytes(base), kv_bytes(facts)
+        room = _ROOM_TOKENS * kv_bytes(facts)
         if self._is_on_cpu:
             if self.runtime.device == "cuda":
                 raise ConfigError(
                     "runtime.device is `cuda`, but NVML finds no GPU; use `auto` or `cpu`", code="no-cuda"
                 )
-            available = psutil.virtual_memory().available
-            gib = max(1, min(_ROOM_TOKENS * kv_token, (available - weights) // 4) >> 30)
-            variables["VLLM_CPU_KVCACHE_SPACE"] = str(gib)
+            free = psutil.virtual_memory().available - weights
+            variables["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(room, free // 4) >> 30))
             if self.runtime.num_threads is not None:
                 cores = sorted(os.sched_getaffinity(0))[: self.runtime.num_threads]
                 variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
             return ["--enforce-eager"], variables
         found = gpus()
-        others = [gpu for number, gpu in enumerate(found) if number != self.avoided_gpu]
-        chosen = place(others or found, weights, facts)
-        needed = (1.1 * weights + _ROOM_TOKENS * kv_token) / len(chosen) + _OVERHEAD
+        chosen = place([gpu for i, gpu in enumerate(found) if i != self.avoided_gpu] or found, weights, facts)
+        needed = (1.1 * weights + room) / len(chosen) + _OVERHEAD
         # A share of the whole device, within what is free on the fullest.
         share = min(*(_FREE_SHARE * gpu.free / gpu.total for gpu in chosen), max(needed / gpu.total for gpu in chosen))
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.name for gpu in chosen)
-        flags = ["--gpu-memory-utilization", f"{share:.3f}"]
-        return [*flags, *(["--tensor-parallel-size", str(len(chosen))] if len(chosen) > 1 else [])], variables
+        names = ",".join(gpu.name for gpu in chosen)
+        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": names}
+        return ["--gpu-memory-utilization", f"{share:.3f}", "--tensor-parallel-size", str(len(chosen))], variables
 
 
 def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess | None:
@@ -162,11 +160,11 @@ def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
 def require_servable(adapter: Path) -> int:
     """Return the --max-lora-rank for an adapter's folder; raise ConfigError if vLLM does not serve such an adapter."""
     settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    unknown = [name for name in _UNSERVABLE if settings.get(name)]
-    if unknown or settings["r"] > _RANKS[-1]:
+    unknown = [name for name in _UNSERVABLE if settings.get(name)] or [f"rank {settings['r']}"]
+    if unknown[0] in _UNSERVABLE or settings["r"] > _RANKS[-1]:
         raise ConfigError(
-            f"{adapter}: vLLM serves no adapter with {', '.join(unknown) or 'rank ' + str(settings['r'])}; merge it "
-            "into its base, or set runtime.engine to `transformers`"
+            f"{adapter}: vLLM serves no adapter with {', '.join(unknown)}; merge it into its base, or set "
+            "runtime.engine to `transformers`"
         )
     return lora_rank(settings["r"])
 
@@ -183,28 +181,17 @@ def kv_bytes(facts: JsonObject) -> int:
     return 4 * facts.get("num_hidden_layers", 0) * heads * size
 
 
-def _folder_of(model: str) -> Path | None:
-    """Return where a model's files are on this machine; None where a Hugging Face id has not been downloaded."""
-    if Path(model).is_dir():
-        return Path(model)
-    # Takes a tenth of a second to import.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _facts_of(model: str) -> tuple[JsonObject, int]:
+    """Return a model's config and the bytes of its weights; {} and 0 for an id whose files are not on this machine."""
+    folder = Path(model)
+    if not folder.is_dir():
+        # Takes a tenth of a second to import.
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
-        return Path(snapshot_download(model, local_files_only=True))
-    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError):
-        return None
-
-
-def _config_of(model: str) -> JsonObject:
-    folder = _folder_of(model)
-    if folder is None or not (folder / "config.json").is_file():
-        return {}
-    facts: JsonObject = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return {**facts, **facts.get("text_config", {})}
-
-
-def _weight_bytes(model: str) -> int:
-    folder = _folder_of(model)
-    return 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        try:
+            folder = Path(snapshot_download(model, local_files_only=True))
+        except (HfHubHTTPError, LocalEntryNotFoundError, ValueError):
+            return {}, 0
+    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return {**facts, **facts.get("text_config", {})}, sum(file.stat().st_size for file in folder.glob("*.safetensors"))

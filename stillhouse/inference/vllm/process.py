@@ -23,7 +23,8 @@ _POLL_S: Final = 0.5
 _GRACE_S: Final = 15.0
 _SHOWN_LINES: Final = 8
 _READ_BYTES: Final = 1 << 16
-_CAUSE: Final = re.compile(r"\b(?!EngineCore)\w*(?:Error|Exception): .+|^.*error: .+", re.MULTILINE)
+_CAUSE: Final = re.compile(r"\b\w*(?:Error|Exception): .+")
+_CHATTER: Final = re.compile(r"\b(?:INFO|DEBUG|WARNING)\b")
 _NO_MEMORY: Final = re.compile(
     r"out of memory|No available memory|Free memory on device|KV cache is needed", re.IGNORECASE
 )
@@ -124,11 +125,9 @@ def why(log: Path, start: int = 0) -> str:
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, 2) - _READ_BYTES))
         text = file.read().decode(errors="replace")
-    causes = _CAUSE.findall(text)
+    lines = [line for line in text.strip().splitlines() if not _CHATTER.search(line)]
+    causes = [match[0] for line in lines if (match := _CAUSE.search(line))]
     remedy = f". All of it: {log}"
     if _NO_MEMORY.search(text):
-        remedy = (
-            ". Leave it more memory: fewer other programs, a smaller model, or runtime.engine `transformers`" + remedy
-        )
-    lines = text.strip().splitlines()[-_SHOWN_LINES:]
-    return "\n".join([*causes[:1], *lines]) + remedy
+        remedy = f". It needs more memory: end other programs, or set runtime.engine to `transformers`{remedy}"
+    return "\n".join([*causes[:1], *lines[-_SHOWN_LINES:]]) + remedy

@@ -24,7 +24,7 @@ from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings, beginning
-from stillhouse.training.on_policy.sampling.started import start_sampler
+from stillhouse.training.on_policy.sampling.started import with_sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
@@ -119,11 +119,8 @@ def load_maker(
     algorithm = algorithm_of(config)
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     # After all that this process itself has on a GPU, whose free memory it measures.
-    started = start_sampler(job, student, activity.wait)
-    if started is not None:
-        resources.callback(started.process.stop)
-        config = config.model_copy(update={"engine_url": started.process.url})
-    engines = _engines(config, student, job, activity, sleeps=started is not None and started.sleeps)
+    config, sleeps = with_sampler(config, job, student, resources, activity.wait)
+    engines = _engines(config, student, job, activity, sleeps=sleeps)
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
     max_context = min((length for length in contexts if length is not None), default=job.student.max_length)

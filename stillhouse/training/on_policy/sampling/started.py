@@ -2,41 +2,35 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
 
+from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.vllm.environment import gpus, vllm_python
 from stillhouse.inference.vllm.launch import Launch, lora_rank, started
-from stillhouse.inference.vllm.process import VllmProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StartedSampler:
-    process: VllmProcess
-    sleeps: bool
-    """True where server and training take turns on one GPU."""
+def with_sampler(
+    config: OnPolicyConfig, job: TrainJob, student: Student, resources: ExitStack, say: Callable[[str | None], None]
+) -> tuple[OnPolicyConfig, bool]:
+    """Return the config with the address of a server that is started, if it is, and whether that server has to sleep.
 
-
-def start_sampler(job: TrainJob, student: Student, say: Callable[[str | None], None]) -> StartedSampler | None:
-    """Return a server of the student's base model; None where the student samples in this process, or elsewhere.
-
-    `say` shows what is waited for; None when it is over. Raises as `stillhouse.inference.vllm.launch.started`, and
-    ConfigError if `runtime.engine` is `vllm`, which cannot sample for such a student.
+    It has to where it shares the only GPU with the training. `resources` ends it, and `say` shows what is waited for;
+    None when it is over. Raises as `stillhouse.inference.vllm.launch.started`, and ConfigError if `runtime.engine` is
+    `vllm`, which cannot sample for such a student.
     """
-    config = job.on_policy
-    assert config is not None
     python = vllm_python(job.runtime) if config.engine_url is None else None
     if python is None:
-        return None
+        return config, False
     if (reason := _refusal(job, student)) is not None:
         if job.runtime.engine == "vllm":
             raise ConfigError(f"runtime.engine is `vllm`, but {reason}; set it to `auto`")
         logger.warning("the student is sampled by transformers: %s", reason)
-        return None
+        return config, False
     options = ["--logprobs-mode", "processed_logprobs", "--dtype", str(student.dtype).removeprefix("torch.")]
     if student.model is not student.causal_lm:
         rank = lora_rank(student.model.peft_config["default"].r)
@@ -54,7 +48,10 @@ def start_sampler(job: TrainJob, student: Student, say: Callable[[str | None], N
     say("starting vLLM")
     process = started(launch)
     say(None)
-    return None if process is None else StartedSampler(process, sleeps)
+    if process is None:
+        return config, False
+    resources.callback(process.stop)
+    return config.model_copy(update={"engine_url": process.url}), sleeps
 
 
 def _refusal(job: TrainJob, student: Student) -> str | None:

@@ -1,22 +1,26 @@
 """Models behind servers that are started as vLLM is; the real one is in `tests/outside/test_vllm.py`."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
-from stillhouse.config import RuntimeConfig
+from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.inference.local_server import CAPACITY, served_model
+from stillhouse.inference import Endpoint, Journal
+from stillhouse.inference.local_server import CAPACITY, Served, served_model
 from stillhouse.inference.vllm.environment import vllm_python
 from stillhouse.inference.vllm.launch import Launch, started
+from stillhouse.rollouts import EverySample, RolloutCollector
+from stillhouse.tools import Toolbox
+from stillhouse.types import Prompt
 from tests.stillhouse.training.vllm_stand_in import stand_in_python
 
 
@@ -42,30 +46,31 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/models").status_code == 200:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"nothing answers at {url}")
-
-
 @pytest.mark.slow
 def test_a_model_answers_under_its_ref_and_its_server_comes_back_when_it_is_killed_and_goes_with_its_user(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    journal: Journal, make_prompts: Callable[[int], list[Prompt]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime = runtime_of(tmp_path, stand_in_python(tmp_path))
+
+    async def collect(served: Served) -> int:
+        collection = RolloutCollector(
+            EverySample(make_prompts(3), 1),
+            endpoint=Endpoint(served.url, "embedded:student", "student", capacity=served.capacity),
+            config=RolloutsConfig(max_tokens=8),
+            toolbox=Toolbox([]),
+            journal=journal,
+            runtime=runtime,
+        )
+        async with aclosing(collection):
+            return len([None async for _ in collection])
+
     with served_model("embedded:student", runtime, {"enable_thinking": False}) as served:
         assert served.capacity == CAPACITY
-        question = {"model": "embedded:student", "messages": [{"role": "user", "content": "1+1?"}], "max_tokens": 4}
-        answer = httpx.post(f"{served.url}/chat/completions", json=question, timeout=60).json()
-        assert answer["choices"][0]["message"]["content"]
         process = serving(served.url)
+        # Before it has answered anything but that it is ready.
         process.kill()
         assert is_gone(process)
-        wait_for(served.url)
+        assert asyncio.run(collect(served)) == 3
         again = serving(served.url)
         assert again.pid != process.pid
         assert "code 137" in caplog.text
