@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +16,7 @@ from stillhouse.errors import ConfigError
 
 _FIRST_VERSION: Final = (0, 32)
 """Of which the flags and routes are used."""
-_REMEDY: Final = (
-    "run `make vllm`, name the Python of another in runtime.vllm_python, or set runtime.engine to `transformers`"
-)
+_REMEDY: Final = "run `make vllm`, name another Python in runtime.vllm_python, or set runtime.engine to `transformers`"
 
 
 class Gpu(NamedTuple):
@@ -51,9 +48,8 @@ def vllm_python(runtime: RuntimeConfig) -> Path | None:
         raise ConfigError(f"runtime.engine is `vllm`, of which there is no environment at {made}; {_REMEDY}")
     version = _version(python)
     if tuple(map(int, version.split(".")[:2])) < _FIRST_VERSION:
-        raise ConfigError(
-            f"{python} has vLLM {version}, expected {'.'.join(map(str, _FIRST_VERSION))} or later; {_REMEDY}"
-        )
+        expected = ".".join(map(str, _FIRST_VERSION))
+        raise ConfigError(f"{python} has vLLM {version}, expected {expected} or later; {_REMEDY}")
     return python
 
 
@@ -70,17 +66,14 @@ def _version(python: Path) -> str:
 def gpus() -> list[Gpu]:
     """Return the NVIDIA GPUs that this process may use, in the order of their numbers in torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found: list[Gpu] = []
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-        names = [name.strip() for name in visible.split(",")] if visible is not None else None
-        return list(_listed(names))
-    return []
-
-
-def _listed(names: list[str] | None) -> Iterator[Gpu]:
-    for name in map(str, range(pynvml.nvmlDeviceGetCount())) if names is None else filter(None, names):
-        by_number = name.isdigit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(name)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        number = name if name.startswith("MIG-") else str(pynvml.nvmlDeviceGetIndex(handle))
-        yield Gpu(number, int(memory.total), int(memory.free))
+        names = map(str, range(pynvml.nvmlDeviceGetCount())) if visible is None else filter(None, visible.split(","))
+        for name in map(str.strip, names):
+            of_name = pynvml.nvmlDeviceGetHandleByUUID
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else of_name(name)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            number = name if name.startswith("MIG-") else str(pynvml.nvmlDeviceGetIndex(handle))
+            found.append(Gpu(number, int(memory.total), int(memory.free)))
+    return found

@@ -76,7 +76,7 @@ class Launch:
                 command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
             root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
             log = root / "vllm" / f"{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
-            return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s=start_timeout_s)
+            return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s)
 
     @property
     def max_sequences(self) -> int:
@@ -118,12 +118,14 @@ class Launch:
             return ["--enforce-eager"], variables
         found = gpus()
         chosen = place([gpu for i, gpu in enumerate(found) if i != self.avoided_gpu] or found, weights, facts)
-        needed = (1.1 * weights + room) / len(chosen) + _OVERHEAD
-        # A share of the whole device, within what is free on the fullest.
-        share = min(*(_FREE_SHARE * gpu.free / gpu.total for gpu in chosen), max(needed / gpu.total for gpu in chosen))
         names = ",".join(gpu.name for gpu in chosen)
         variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": names}
-        return ["--gpu-memory-utilization", f"{share:.3f}", "--tensor-parallel-size", str(len(chosen))], variables
+        return [
+            "--gpu-memory-utilization",
+            f"{memory_share(chosen, weights, room):.3f}",
+            "--tensor-parallel-size",
+            str(len(chosen)),
+        ], variables
 
 
 def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess | None:
@@ -157,6 +159,15 @@ def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
     )
 
 
+def memory_share(gpus: Sequence[Gpu], weights: int, room: int) -> float:
+    """Return the share of each whole GPU that a server takes, within what is free: all of it for unknown weights, of 0.
+
+    `room` are the bytes for keys and values.
+    """
+    needed = (1.1 * weights + room) / len(gpus) + _OVERHEAD if weights else float("inf")
+    return min(needed / min(gpu.total for gpu in gpus), *(_FREE_SHARE * gpu.free / gpu.total for gpu in gpus))
+
+
 def require_servable(adapter: Path) -> int:
     """Return the --max-lora-rank for an adapter's folder; raise ConfigError if vLLM does not serve such an adapter."""
     settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
@@ -182,7 +193,7 @@ def kv_bytes(facts: JsonObject) -> int:
 
 
 def _facts_of(model: str) -> tuple[JsonObject, int]:
-    """Return a model's config and the bytes of its weights; {} and 0 for an id whose files are not on this machine."""
+    """Return a model's config and the bytes of its weights; {} and 0 where they are not on this machine."""
     folder = Path(model)
     if not folder.is_dir():
         # Takes a tenth of a second to import.
@@ -193,5 +204,7 @@ def _facts_of(model: str) -> tuple[JsonObject, int]:
             folder = Path(snapshot_download(model, local_files_only=True))
         except (HfHubHTTPError, LocalEntryNotFoundError, ValueError):
             return {}, 0
+    if not (folder / "config.json").is_file():
+        return {}, 0
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return {**facts, **facts.get("text_config", {})}, sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -37,18 +37,12 @@ starting: Final = threading.Lock()
 class VllmProcess:
     """One server, which answers at `url` until `stop`. Safe to use from several threads.
 
-    `command` lacks address and port; output goes to the end of `log`. The constructor returns once the server answers;
-    raises EndpointError with the reason out of the log if it does not.
+    `command` lacks address and port; output goes to the end of `log`. Raises EndpointError with the reason out of the
+    log if the server does not come to answer within `start_timeout_s`.
     """
 
     def __init__(
-        self,
-        model: str,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        log: Path,
-        *,
-        start_timeout_s: float = START_TIMEOUT_S,
+        self, model: str, command: Sequence[str], variables: Mapping[str, str], log: Path, start_timeout_s: float
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -56,7 +50,7 @@ class VllmProcess:
         private_folder(log.parent)
         self.url = f"http://127.0.0.1:{port}/v1"
         self.log = log
-        self.num_starts = 0
+        self._num_starts = 0
         self._model = model
         self._args = [str(log), *command, "--host", "127.0.0.1", "--port", port]
         self._variables = variables
@@ -83,7 +77,7 @@ class VllmProcess:
             self._process.stop()
 
     def _started(self) -> GuardedProcess:
-        self.num_starts += 1
+        self._num_starts += 1
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         return GuardedProcess("stillhouse.processes.command", self._args, self._variables, grace_s=_GRACE_S)
 
@@ -108,14 +102,11 @@ class VllmProcess:
                     return
                 # What it left behind would keep its memory.
                 process.stop()
-                _logger.error(
-                    "the vLLM server of %s ended with code %s: %s", self._model, code, why(self.log, self._log_start)
-                )
-                self._is_ended = self.num_starts > _MAX_RESTARTS
+                self._is_ended = self._num_starts > _MAX_RESTARTS
+                then = "is not started again" if self._is_ended else "is started again"
+                said = why(self.log, self._log_start)
+                _logger.error("the vLLM server of %s ended with code %s and %s: %s", self._model, code, then, said)
                 if self._is_ended:
-                    _logger.error(
-                        "the vLLM server of %s ended %d times and is not started again", self._model, self.num_starts
-                    )
                     return
                 process = self._process = self._started()
 

@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.vllm.environment import Gpu
-from stillhouse.inference.vllm.launch import kv_bytes, lora_rank, place, require_servable
+from stillhouse.inference.vllm.launch import kv_bytes, lora_rank, memory_share, place, require_servable
 
 GIB = 1 << 30
 FACTS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36}
@@ -38,6 +38,13 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_room_there_is() -> None:
     # Heads that two GPUs cannot share.
     with pytest.raises(EndpointError, match="79 GiB"):
         place(gpus(79, 79), 100 * GIB, {"num_attention_heads": 7})
+
+
+def test_a_server_takes_what_it_needs_within_what_is_free() -> None:
+    assert memory_share(gpus(79), 16 * GIB, 36 * GIB) == pytest.approx((1.1 * 16 + 36 + 4) / 80)
+    assert memory_share(gpus(79, 79), 64 * GIB, 32 * GIB) == pytest.approx((1.1 * 64 + 32) / 2 / 80 + 4 / 80)
+    assert memory_share(gpus(40), 16 * GIB, 36 * GIB) == pytest.approx(0.9 * 40 / 80)
+    assert memory_share(gpus(60, 79), 0, 0) == pytest.approx(0.9 * 60 / 80), "of unknown weights"
 
 
 def test_keys_and_values_of_a_token_are_two_of_each_head_and_layer_in_16_bits() -> None:
