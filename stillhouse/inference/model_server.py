@@ -88,9 +88,11 @@ class ModelServer:
         """
         return self._ask(lambda: self.send(path, body), path, policy, is_final)
 
-    def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
-        """Return the answer of `path`, as `post`."""
-        return self._ask(lambda: self._client.get(path.removeprefix("/")), path, policy)
+    def get(
+        self, path: str, policy: RetryPolicy | None = None, is_final: Callable[[Failure], bool] = lambda failure: False
+    ) -> Any:
+        """Return the answer of `path`; arguments and errors as of `post`."""
+        return self._ask(lambda: self._client.get(path.removeprefix("/")), path, policy, is_final)
 
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
         """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""

@@ -70,7 +70,7 @@ class VllmServer:
     def weight_version(self) -> str:
         """Return what `/update_weight_version` was given last since it started; raises as `complete`."""
         path = "/weight_info"
-        answer = self._ask(path, lambda: self._server.get(path), _is_lost)
+        answer = self._ask(path, lambda: self._server.get(path, self._patient, _is_lost), _is_lost)
         return str(answer.get("weight_version")) if isinstance(answer, dict) else ""
 
     def models(self, *, is_first: bool = False) -> list[ListedModel]:
