@@ -123,7 +123,7 @@ def stand_in_python(folder: Path, *, version: str = "0.32.0", refuses: str | Non
     What it is told to serve is in `folder/arguments`, a line a start; it `refuses` by writing an error.
     """
     root = Path(__file__).resolve().parents[3]
-    serves = f'cd {root} && exec {sys.executable} -m tests.stillhouse.training.vllm_stand_in "$@"'
+    serves = f'PYTHONPATH={root} exec {sys.executable} -m tests.stillhouse.training.vllm_stand_in "$@"'
     if refuses is not None:
         serves = f"echo Traceback; echo '{refuses}'; echo 'RuntimeError: Engine core initialization failed.'; exit 1"
     program = folder / "python-of-vllm"
