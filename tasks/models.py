@@ -83,7 +83,8 @@ async def endpoint_of(
         served = await asyncio.to_thread(stack.enter_context, serving)
         progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
-        yield Endpoint(served.url, model.ref, model.fingerprint, price=price, role=role, capacity=served.capacity)
+        own = Endpoint(served.url, model.ref, model.fingerprint, price=price, role=role)
+        yield replace(own, capacity=served.capacity, comes_back=served.comes_back)
 
 
 async def priced_endpoint(section: TeacherConfig, runtime: RuntimeConfig, role: ModelRole) -> Endpoint:

@@ -31,11 +31,6 @@ class EndpointHealth:
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
         """Prompts by the wording of their refusal, less numbers and ids."""
 
-    @classmethod
-    def note_started(cls, base_url: str) -> None:
-        """Record that a server answers there that is started again when it ends, so that it is worth waiting for."""
-        cls._reached.add(base_url)
-
     def note_contact(self, now: float, *, answered: bool) -> None:
         """Record that the endpoint sent an answer or, with `answered` False, an error."""
         self._last_contact = now
@@ -48,7 +43,7 @@ class EndpointHealth:
 
     @property
     def was_reached(self) -> bool:
-        return self._endpoint.base_url in self._reached
+        return self._endpoint.comes_back or self._endpoint.base_url in self._reached
 
     def fatal_error(
         self, failure: Failure, policy: RetryPolicy, started: float, about: str | None = None

@@ -20,7 +20,6 @@ from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
-from stillhouse.inference.endpoint_health import EndpointHealth
 from stillhouse.inference.vllm.environment import vllm_python
 from stillhouse.inference.vllm.launch import Launch, started
 from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess
@@ -53,7 +52,6 @@ class _SharedServer:
         if process is None:
             return False
         self.process, self.url, self.stderr = process, process.url, process.log.open("rb")
-        EndpointHealth.note_started(process.url)
         # As many wait as are sampled, as with the own server.
         self.capacity = 2 * launch.max_sequences
         return True
@@ -76,6 +74,8 @@ class Served(NamedTuple):
     """`http://127.0.0.1:PORT/v1`, where it answers under its ref."""
     capacity: int
     """Requests that the server takes at once."""
+    comes_back: bool
+    """Whether it is started again when it ends."""
 
 
 _servers: dict[str, _SharedServer] = {}
@@ -123,7 +123,7 @@ def served_model(
                 shared.process, shared.url, shared.stderr = _start(ref, options, runtime.thread_variables, timeout_s)
                 shared.capacity = CAPACITY
         shared.num_users += 1
-        served = Served(shared.url, shared.capacity)
+        served = Served(shared.url, shared.capacity, isinstance(shared.process, VllmProcess))
     try:
         yield served
     finally:

@@ -55,7 +55,9 @@ def test_a_model_answers_under_its_ref_and_its_server_comes_back_when_it_is_kill
     async def collect(served: Served) -> int:
         collection = RolloutCollector(
             EverySample(make_prompts(3), 1),
-            endpoint=Endpoint(served.url, "embedded:student", "student", capacity=served.capacity),
+            endpoint=Endpoint(
+                served.url, "embedded:student", "student", capacity=served.capacity, comes_back=served.comes_back
+            ),
             config=RolloutsConfig(max_tokens=8),
             toolbox=Toolbox([]),
             journal=journal,
