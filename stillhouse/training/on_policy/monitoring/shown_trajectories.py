@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.store.atomic import replaced_atomically
@@ -14,7 +15,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.table import RolloutTable, Row
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject
 
@@ -27,18 +28,12 @@ Choice = Literal["best", "worst", "random"]
 
 
 class ScoredTrajectory(NamedTuple):
-    """One trajectory with its sample, reward and advantages."""
+    """One trajectory with its row of the table, its reward, and the mean advantage of its sampled tokens."""
 
     trajectory: SampledTrajectory
-    sample: ScoredSample
+    row: Row
     reward: TrajectoryReward
-    advantages: Sequence[float]
-    """One for each token, see `GRPO.advantages_when_sampled`."""
-
-    @property
-    def mean_advantage(self) -> float:
-        """Return the mean over the sampled tokens; there is at least one."""
-        return math.fsum(self.advantages) / sum(self.sample.loss_mask)
+    mean_advantage: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,29 +47,31 @@ class ShownTrajectories:
 
     def show(
         self,
-        index: int,
+        table: RolloutTable,
         trajectories: Sequence[SampledTrajectory],
-        samples: Sequence[ScoredSample],
         rewards: Sequence[TrajectoryReward],
     ) -> None:
-        """Write some of batch `index` if a file is due at any of its steps; the first batch always has one.
+        """Write some of a batch if a file is due at any of its steps; the first batch always has one.
 
-        `samples` has one for each trajectory with at least one turn, in their order.
+        The table has each trajectory with at least one turn, in their order.
         """
         config = self.algorithm.config
         num_steps = config.updates_per_batch
-        step = index * num_steps
-        if -step % _EVERY_STEPS >= num_steps or not samples:
+        step = table.index * num_steps
+        if -step % _EVERY_STEPS >= num_steps or not len(table):
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
+        rows, advantages = table.rows(), self.algorithm.advantages_when_sampled(table)
+        means = [math.fsum(advantages[row.tokens]) / int(count) for row, count in zip(rows, table.counts, strict=True)]
         scored = [
-            ScoredTrajectory(trajectory, sample, reward, self.algorithm.advantages_when_sampled(sample))
-            for (trajectory, reward), sample in zip(sampled, samples, strict=True)
+            ScoredTrajectory(trajectory, row, reward, mean)
+            for (trajectory, reward), row, mean in zip(sampled, rows, means, strict=True)
         ]
         path = self.folder / f"step-{step:08d}.jsonl"
         with replaced_atomically(path) as work:
-            write_jsonl(work, [_row(*chosen, self.tokenizer) for chosen in select(scored, seed=index)])
+            chosen = select(scored, seed=table.index)
+            write_jsonl(work, [_row(*one, table, advantages, self.tokenizer) for one in chosen])
         self.listener.log_artifact(path, SHOWN_FOLDER)
 
 
@@ -98,9 +95,15 @@ def select(trajectories: Sequence[ScoredTrajectory], *, seed: int) -> list[tuple
     ]
 
 
-def _row(choice: Choice, scored: ScoredTrajectory, tokenizer: PreTrainedTokenizerBase) -> JsonObject:
+def _row(
+    choice: Choice,
+    scored: ScoredTrajectory,
+    table: RolloutTable,
+    advantages: np.ndarray,
+    tokenizer: PreTrainedTokenizerBase,
+) -> JsonObject:
     """Return the trajectory in the form of a dataset's row, with its tokens."""
-    trajectory, sample, reward, advantages = scored
+    trajectory, row, reward, mean_advantage = scored
     return {
         "id": trajectory.rollout_key,
         "prompt_id": trajectory.prompt_id,
@@ -112,17 +115,17 @@ def _row(choice: Choice, scored: ScoredTrajectory, tokenizer: PreTrainedTokenize
         "turns": trajectory.num_turns,
         "num_tool_calls": trajectory.num_tool_calls,
         "num_tool_errors": trajectory.num_tool_errors,
-        "completion_tokens": sum(sample.loss_mask),
+        "completion_tokens": sum(trajectory.loss_mask),
         "score": reward.total,
         "metadata": {
             "shown_as": choice,
-            "mean_advantage": scored.mean_advantage,
+            "mean_advantage": mean_advantage,
             "rewards": reward.parts,
             "reward_errors": reward.errors,
-            "teacher": sample.teacher,
-            "policy_version": sample.policy_version,
+            "teacher": table.teacher[row.number],
+            "policy_version": trajectory.policy_version,
         },
-        "tokens": shown_tokens(sample, advantages, tokenizer),
+        "tokens": shown_tokens(table, row, advantages, tokenizer),
     }
 
 
@@ -131,22 +134,18 @@ _MAX_UTF8_BYTES: Final = 4
 
 
 def shown_tokens(
-    sample: ScoredSample, advantages: Sequence[float], tokenizer: PreTrainedTokenizerBase
+    table: RolloutTable, row: Row, advantages: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> list[JsonObject]:
     """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats."""
-    start = sample.loss_mask.index(True)
-    kls = sample.sampled_kl
-    tokens: list[JsonObject] = []
-    for position, text in enumerate(token_texts(tokenizer, sample.token_ids[start:]), start=start):
-        token: JsonObject = {"text": text}
-        if sample.loss_mask[position]:
-            token |= {"id": sample.token_ids[position], "advantage": advantages[position]}
-            if sample.sampling_logprobs is not None:
-                token["student"] = sample.sampling_logprobs[position]
-            if sample.teacher_logprobs is not None and kls is not None:
-                token |= {"teacher": sample.teacher_logprobs[position], "kl": kls[position]}
-        tokens.append(token)
-    return tokens
+    first = row.tokens.start + int(np.argmax(row.loss_mask))
+    ids, mask = (column[first : row.tokens.stop].tolist() for column in (table.token_ids, table.loss_mask))
+    columns = {"id": table.token_ids, "advantage": advantages, "student": table.sampling_logprobs}
+    if not np.isnan(table.teacher_logprobs[first]):
+        columns |= {"teacher": table.teacher_logprobs, "kl": table.sampled_kl}
+    return [
+        {"text": text, **({name: column[place].item() for name, column in columns.items()} if sampled else {})}
+        for place, (text, sampled) in enumerate(zip(token_texts(tokenizer, ids), mask, strict=True), first)
+    ]
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> list[str]:

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -17,24 +19,28 @@ from stillhouse.training.on_policy.monitoring.shown_trajectories import (
     token_texts,
 )
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import StopReason, Turn
+from tests.stillhouse.training.on_policy.tables import One, table_of
 
 ALGORITHM = algorithm_of(OnPolicyConfig())
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
 
 
-NewScored = Callable[..., ScoredTrajectory]
+class Scored(NamedTuple):
+    trajectory: SampledTrajectory
+    one: One
+    reward: TrajectoryReward
+
+
+NewScored = Callable[..., Scored]
 
 
 @pytest.fixture
 def new_scored(tokenizer: PreTrainedTokenizerBase) -> NewScored:
     """Makes two completions with tool output between them. The teacher likes the first and not the second."""
 
-    def make(
-        reward: float | None = None, *, kl: float = 0.5, advantage: float = 0.0, second: str = SECOND
-    ) -> ScoredTrajectory:
+    def make(reward: float | None = None, *, kl: float = 0.5, advantage: float = 0.0, second: str = SECOND) -> Scored:
         parts = [tokenizer.encode(text, add_special_tokens=False) for text in (PROMPT, FIRST, TOOL, second)]
         ids = [token_id for part in parts for token_id in part]
         mask = [number in (1, 3) for number, part in enumerate(parts) for _ in part]
@@ -44,18 +50,24 @@ def new_scored(tokenizer: PreTrainedTokenizerBase) -> NewScored:
             "key", "p", 0, [{"role": "user", "content": PROMPT}], [], [Turn("stop", {}, None, "student")] * 2,
             StopReason.LENGTH, "student", token_ids=ids, loss_mask=mask, sampling_logprobs=sampling, num_tool_calls=1,
         )  # fmt: skip
-        sample = ScoredSample(
-            ids, mask, "p", sampling_logprobs=sampling, advantages=[advantage * is_sampled for is_sampled in mask],
-            teacher="maths", kl_coef=2.0, teacher_logprobs=teacher,
+        one = One(
+            ids, mask, sampling=sampling, advantages=[advantage * is_sampled for is_sampled in mask], teacher="maths",
+            kl_coef=2.0, scored=teacher,
         )  # fmt: skip
         rewarded = TrajectoryReward(reward, {} if reward is None else {"correct": reward})
-        return ScoredTrajectory(trajectory, sample, rewarded, ALGORITHM.advantages_when_sampled(sample))
+        return Scored(trajectory, one, rewarded)
 
     return make
 
 
-def chosen(rollouts: Sequence[ScoredTrajectory], seed: int = 0) -> list[tuple[str, int]]:
-    return [(choice, rollouts.index(scored)) for choice, scored in select(rollouts, seed=seed)]
+def chosen(rollouts: Sequence[Scored], seed: int = 0) -> list[tuple[str, int]]:
+    table = table_of([one for _, one, _ in rollouts])
+    advantages = ALGORITHM.advantages_when_sampled(table)
+    scored = [
+        ScoredTrajectory(trajectory, row, reward, float(advantages[row.tokens][row.loss_mask].mean()))
+        for (trajectory, _, reward), row in zip(rollouts, table.rows(), strict=True)
+    ]
+    return [(choice, scored.row.number) for choice, scored in select(scored, seed=seed)]
 
 
 def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage(new_scored: NewScored) -> None:
@@ -102,11 +114,11 @@ def test_a_file_is_written_for_each_batch_that_a_due_step_trains_on(
     )  # fmt: skip
     config = OnPolicyConfig(num_passes=updates_per_batch)
     shown = ShownTrajectories(tokenizer, tmp_path, listener, algorithm_of(config))
-    shown.show(0, [], [], [])
+    shown.show(table_of([]), [], [])
     assert listener.files == [], "nothing was sampled"
     for index in range(0, 48 // updates_per_batch):
         rewards = [TrajectoryReward(None), scored.reward]
-        shown.show(index, [overlong, scored.trajectory], [scored.sample], rewards)
+        shown.show(table_of([scored.one], index=index), [overlong, scored.trajectory], rewards)
     assert listener.files == [(f"step-{step:08d}.jsonl", "trajectories") for step in steps]
 
 
@@ -115,7 +127,7 @@ def test_what_is_written_is_shown_by_the_view_with_its_tokens(
 ) -> None:
     scored = new_scored(1.0)
     shown = ShownTrajectories(tokenizer, tmp_path, Listener(), ALGORITHM)
-    shown.show(0, [scored.trajectory], [scored.sample], [scored.reward])
+    shown.show(table_of([scored.one]), [scored.trajectory], [scored.reward])
     [row] = read_view_rows(find_source(str(tmp_path / "step-00000000.jsonl"), tmp_path))
     assert (row.score, row.figures["turns"], row.figures["tool_calls"]) == (1.0, 2, 1)
     assert (row.body["stop_reason"], row.body["metadata"]["shown_as"]) == ("length", "best")
@@ -146,9 +158,9 @@ def test_a_sampled_token_has_its_figures_and_one_that_was_read_has_none(
 ) -> None:
     ids = tokenizer.encode("abcd", add_special_tokens=False)
     teacher = [0.0, -1.5, 0.0, -0.5] if has_teacher else None
-    mask = [False, True, False, True]
-    sample = ScoredSample(ids, mask, "p", sampling_logprobs=[0.0, -1.0, 0.0, -1.0], teacher_logprobs=teacher)
-    first, read, last = shown_tokens(sample, [0.0, 0.25, 0.0, -0.25], tokenizer)
+    table = table_of([One([1], [0]), One(ids, [0, 1, 0, 1], sampling=[0.0, -1.0, 0.0, -1.0], scored=teacher)])
+    advantages = np.array([9.0, 0.0, 0.25, 0.0, -0.25])
+    first, read, last = shown_tokens(table, table.rows()[1], advantages, tokenizer)
     compared = {"teacher": -1.5, "kl": 0.5} if has_teacher else {}
     assert first == {"text": "b", "id": ids[1], "advantage": 0.25, "student": -1.0} | compared
     assert (read, last["advantage"]) == ({"text": "c"}, -0.25)
