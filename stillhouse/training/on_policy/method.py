@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from torch import Tensor
@@ -99,7 +100,7 @@ class OnPolicy(Method):
 
     def partition(self, sample: Sample) -> str:
         """Return the teacher's name if distributions are compared exactly, one at a time; else an empty key."""
-        return self._table.teacher[_row(sample).number] or "" if self.objective.is_exact else ""
+        return self._table.teacher[cast(Row, sample).number] or "" if self.objective.is_exact else ""
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """Return the distribution of the samples' teacher, of which there is one or none, if it is compared."""
@@ -109,11 +110,11 @@ class OnPolicy(Method):
         teacher = self.teachers.by_name.get(name)
         if isinstance(teacher, ExactTeacher):
             return teacher.reference(samples)
-        return TopReference.of([self._table.teacher_scores(_row(sample).number) for sample in samples])
+        return TopReference.of([self._table.teacher_scores(cast(Row, sample).number) for sample in samples])
 
     def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
         """Return the sample's parts of the columns that the loss reads."""
-        return {name: column[_row(sample).tokens] for name, column in self._values.items()}
+        return {name: column[cast(Row, sample).tokens] for name, column in self._values.items()}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         return self.objective.loss(scores, values)
@@ -124,8 +125,3 @@ class OnPolicy(Method):
         scorer = SelfTeacher(scoring, self.student, nullcontext)
         scores = scorer.start([replace(row, teacher_view=None) for row in table.rows()]).result()
         return table.placed({number: one.logprobs for number, one in enumerate(scores)})
-
-
-def _row(sample: Sample) -> Row:
-    assert isinstance(sample, Row)
-    return sample

@@ -18,14 +18,6 @@ _FACTS: Final = b"stillhouse.batch"
 _TOKENS: Final = ("token_ids", "loss_mask", "sampling_logprobs", "teacher_logprobs", "advantages", "old_logprobs")
 _TEXTS: Final = ("prompt_id", "tag", "teacher", "route")
 _NUMBERS: Final = ("kl_coef", "weight", "policy_version", "part")
-_VIEW: Final = pa.struct({"token_ids": pa.list_(pa.int64()), "loss_mask": pa.list_(pa.bool_())})
-_TOP: Final = pa.struct(
-    {
-        "ids_NK": pa.list_(pa.int32()),
-        "logprobs_NK": pa.list_(pa.float16()),
-        "log_tail_N": pa.list_(pa.float16()),
-    }
-)
 
 
 def write_batch(path: Path, table: RolloutTable) -> None:
@@ -36,7 +28,7 @@ def write_batch(path: Path, table: RolloutTable) -> None:
     views = [view and {"token_ids": view.token_ids, "loss_mask": view.loss_mask} for view in table.teacher_view]
     # Parquet has no matrices: the rows of one are written one after the other.
     tops = [top and {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__} for top in table.teacher_top]
-    columns |= {"teacher_view": pa.array(views, _VIEW), "teacher_top": pa.array(tops, _TOP)}
+    columns |= {"teacher_view": pa.array(views), "teacher_top": pa.array(tops)}
     facts = {"index": table.index, "num_parts": table.num_parts, "metrics": table.metrics}
     with replaced_atomically(path) as work:
         # Dictionaries of log-probabilities, of which hardly two are alike, would take most of the time.

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -15,7 +15,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.table import RolloutTable, Row
+from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject
 
@@ -25,15 +25,6 @@ _EVERY_STEPS: Final = 20
 _NUM_EACH: Final = 2
 
 Choice = Literal["best", "worst", "random"]
-
-
-class ScoredTrajectory(NamedTuple):
-    """One trajectory with its row of the table, its reward, and the mean advantage of its sampled tokens."""
-
-    trajectory: SampledTrajectory
-    row: Row
-    reward: TrajectoryReward
-    mean_advantage: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,48 +53,49 @@ class ShownTrajectories:
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
-        rows, advantages = table.rows(), self.algorithm.advantages_when_sampled(table)
-        means = [math.fsum(advantages[row.tokens]) / int(count) for row, count in zip(rows, table.counts, strict=True)]
-        scored = [
-            ScoredTrajectory(trajectory, row, reward, mean)
-            for (trajectory, reward), row, mean in zip(sampled, rows, means, strict=True)
-        ]
+        advantages = self.algorithm.advantages_when_sampled(table)
+        sums = (math.fsum(advantages[row.tokens]) for row in table.rows())
+        means = [total / count for total, count in zip(sums, table.counts.tolist(), strict=True)]
+        rows = []
+        for choice, number in select([reward.total for _, reward in sampled], means, seed=table.index):
+            tokens = shown_tokens(table, number, advantages, self.tokenizer)
+            rows.append(_row(*sampled[number], choice, means[number], table.teacher[number], tokens))
         path = self.folder / f"step-{step:08d}.jsonl"
         with replaced_atomically(path) as work:
-            chosen = select(scored, seed=table.index)
-            write_jsonl(work, [_row(*one, table, advantages, self.tokenizer) for one in chosen])
+            write_jsonl(work, rows)
         self.listener.log_artifact(path, SHOWN_FOLDER)
 
 
-def select(trajectories: Sequence[ScoredTrajectory], *, seed: int) -> list[tuple[Choice, ScoredTrajectory]]:
-    """Return the two best, the two worst and two others, in this order; each trajectory once.
+def select(rewards: Sequence[float | None], mean_advantages: Sequence[float], *, seed: int) -> list[tuple[Choice, int]]:
+    """Return the places of the two best, the two worst and two others, in this order; each trajectory once.
 
     Best is the highest reward and, where rewards are equal or there are none, the highest mean advantage.
     """
-    rewarded = [scored for scored in trajectories if scored.reward.total is not None]
+    places = range(len(rewards))
     ranked = sorted(
-        rewarded or trajectories, key=lambda scored: (scored.reward.total or 0.0, scored.mean_advantage), reverse=True
+        [place for place in places if rewards[place] is not None] or places,
+        key=lambda place: (rewards[place] or 0.0, mean_advantages[place]),
+        reverse=True,
     )
     best, worst = ranked[:_NUM_EACH], ranked[_NUM_EACH:][-_NUM_EACH:]
-    ids = {id(scored) for scored in (*best, *worst)}
-    others = [scored for scored in trajectories if id(scored) not in ids]
+    others = [place for place in places if place not in best + worst]
     others = random.Random(seed).sample(others, min(_NUM_EACH, len(others)))
     return [
-        *(("best", scored) for scored in best),
-        *(("worst", scored) for scored in reversed(worst)),
-        *(("random", scored) for scored in others),
+        *(("best", place) for place in best),
+        *(("worst", place) for place in reversed(worst)),
+        *(("random", place) for place in others),
     ]
 
 
 def _row(
+    trajectory: SampledTrajectory,
+    reward: TrajectoryReward,
     choice: Choice,
-    scored: ScoredTrajectory,
-    table: RolloutTable,
-    advantages: np.ndarray,
-    tokenizer: PreTrainedTokenizerBase,
+    mean_advantage: float,
+    teacher: str | None,
+    tokens: list[JsonObject],
 ) -> JsonObject:
     """Return the trajectory in the form of a dataset's row, with its tokens."""
-    trajectory, row, reward, mean_advantage = scored
     return {
         "id": trajectory.rollout_key,
         "prompt_id": trajectory.prompt_id,
@@ -122,10 +114,10 @@ def _row(
             "mean_advantage": mean_advantage,
             "rewards": reward.parts,
             "reward_errors": reward.errors,
-            "teacher": table.teacher[row.number],
+            "teacher": teacher,
             "policy_version": trajectory.policy_version,
         },
-        "tokens": shown_tokens(table, row, advantages, tokenizer),
+        "tokens": tokens,
     }
 
 
@@ -134,17 +126,18 @@ _MAX_UTF8_BYTES: Final = 4
 
 
 def shown_tokens(
-    table: RolloutTable, row: Row, advantages: np.ndarray, tokenizer: PreTrainedTokenizerBase
+    table: RolloutTable, number: int, advantages: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> list[JsonObject]:
-    """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats."""
-    first = row.tokens.start + int(np.argmax(row.loss_mask))
-    ids, mask = (column[first : row.tokens.stop].tolist() for column in (table.token_ids, table.loss_mask))
+    """Return a trajectory's tokens after the prompt: their texts and, of the sampled ones, id, advantage and nats."""
+    tokens = slice(table.starts[number] + np.argmax(table.loss_mask[table.starts[number] :]), table.starts[number + 1])
     columns = {"id": table.token_ids, "advantage": advantages, "student": table.sampling_logprobs}
-    if not np.isnan(table.teacher_logprobs[first]):
+    if not np.isnan(table.teacher_logprobs[tokens]).any():
         columns |= {"teacher": table.teacher_logprobs, "kl": table.sampled_kl}
+    lists = {name: column[tokens].tolist() for name, column in columns.items()}
+    texts = token_texts(tokenizer, table.token_ids[tokens].tolist())
     return [
-        {"text": text, **({name: column[place].item() for name, column in columns.items()} if sampled else {})}
-        for place, (text, sampled) in enumerate(zip(token_texts(tokenizer, ids), mask, strict=True), first)
+        {"text": text, **({name: values[place] for name, values in lists.items()} if is_sampled else {})}
+        for place, (text, is_sampled) in enumerate(zip(texts, table.loss_mask[tokens].tolist(), strict=True))
     ]
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from stillhouse.report.view.sources import find_source
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.monitoring.shown_trajectories import (
-    ScoredTrajectory,
     ShownTrajectories,
     select,
     shown_tokens,
@@ -60,31 +59,18 @@ def new_scored(tokenizer: PreTrainedTokenizerBase) -> NewScored:
     return make
 
 
-def chosen(rollouts: Sequence[Scored], seed: int = 0) -> list[tuple[str, int]]:
-    table = table_of([one for _, one, _ in rollouts])
-    advantages = ALGORITHM.advantages_when_sampled(table)
-    scored = [
-        ScoredTrajectory(trajectory, row, reward, float(advantages[row.tokens][row.loss_mask].mean()))
-        for (trajectory, _, reward), row in zip(rollouts, table.rows(), strict=True)
-    ]
-    return [(choice, scored.row.number) for choice, scored in select(scored, seed=seed)]
-
-
-def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage(new_scored: NewScored) -> None:
-    rewards = [0, 1, None, 1, 0, 0.5]
-    selected = chosen([new_scored(reward, advantage=number) for number, reward in enumerate(rewards)])
+def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage() -> None:
+    selected = select([0.0, 1.0, None, 1.0, 0.0, 0.5], range(6), seed=0)
     assert selected[:4] == [("best", 3), ("best", 1), ("worst", 0), ("worst", 4)]
     assert sorted(selected[4:]) == [("random", 2), ("random", 5)]
 
 
-def test_without_rewards_the_advantage_alone_decides(new_scored: NewScored) -> None:
-    rollouts = [new_scored(advantage=number) for number in (2, 0, 1)]
-    assert chosen(rollouts) == [("best", 0), ("best", 2), ("worst", 1)]
+def test_without_rewards_the_advantage_alone_decides() -> None:
+    assert select([None] * 3, [2.0, 0.0, 1.0], seed=0) == [("best", 0), ("best", 2), ("worst", 1)]
 
 
-def test_the_others_are_drawn_by_seed(new_scored: NewScored) -> None:
-    rollouts = [new_scored(advantage=number) for number in range(12)]
-    first, again, other = (chosen(rollouts, seed)[4:] for seed in (0, 0, 1))
+def test_the_others_are_drawn_by_seed() -> None:
+    first, again, other = (select([None] * 12, range(12), seed=seed)[4:] for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -160,7 +146,7 @@ def test_a_sampled_token_has_its_figures_and_one_that_was_read_has_none(
     teacher = [0.0, -1.5, 0.0, -0.5] if has_teacher else None
     table = table_of([One([1], [0]), One(ids, [0, 1, 0, 1], sampling=[0.0, -1.0, 0.0, -1.0], scored=teacher)])
     advantages = np.array([9.0, 0.0, 0.25, 0.0, -0.25])
-    first, read, last = shown_tokens(table, table.rows()[1], advantages, tokenizer)
+    first, read, last = shown_tokens(table, 1, advantages, tokenizer)
     compared = {"teacher": -1.5, "kl": 0.5} if has_teacher else {}
     assert first == {"text": "b", "id": ids[1], "advantage": 0.25, "student": -1.0} | compared
     assert (read, last["advantage"]) == ({"text": "c"}, -0.25)
