@@ -22,9 +22,8 @@ from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.store.records import read_trajectories
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.types import StopReason
+from stillhouse.types import Sample, StopReason
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -130,7 +129,7 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
     served = connect(settings, 1.0, 1.0, tokenizer, None, RuntimeConfig(store=str(tmp_path)))
     chats = [[{"role": "user", "content": f"What is the capital of {country}?"}] for country in COUNTRIES]
     rows = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
-    requests = [ScoreRequest(row, [place > 2 for place in range(len(row))], "p") for row in rows]
+    requests = [Sample(row, [place > 2 for place in range(len(row))], "p") for row in rows]
     scores = served.start(requests).result()
     served.close()
     model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32)

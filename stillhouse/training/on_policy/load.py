@@ -13,13 +13,11 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
@@ -27,6 +25,7 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSett
 from stillhouse.training.on_policy.sampling.started import with_sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
+from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.types import JsonObject, PromptMetadata
