@@ -17,10 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from stillhouse.processes.guarded_process import start_isolated
 from stillhouse.types import JsonObject
 
 _START_TIMEOUT_S: Final = 60.0
+_MAX_STARVED: Final = 10
+"""Time limits that may pass on the clock while a worker gets too little of a busy machine to use up one."""
 _CHUNK_BYTES: Final = 1 << 16
 
 
@@ -54,7 +58,7 @@ class WorkerPool:
                 self._idle.append(_Worker(self._module))
 
     def request(self, payload: JsonObject, timeout_s: float) -> Any:
-        """Return the answer of a worker.
+        """Return the answer of a worker, which has `timeout_s` of CPU time for it, or ten times that on the clock.
 
         Raises WorkerTimeout if it did not answer in time, WorkerFailed if it could not be started, or died over it.
         """
@@ -113,14 +117,18 @@ class _Worker:
         self._process.stop()
 
     def _receive(self, timeout_s: float) -> Any:
-        deadline = time.monotonic() + timeout_s
+        given_up, cpu_limit_s = time.monotonic() + _MAX_STARVED * timeout_s, self._cpu_s() + timeout_s
+        left_s = timeout_s
         answer = bytearray()
         while not answer.endswith(b"\n"):
-            self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+            self._socket.settimeout(max(left_s, 1e-3))
             try:
                 chunk = self._socket.recv(_CHUNK_BYTES)
             except TimeoutError as error:
-                raise WorkerTimeout(f"no answer within {timeout_s:g} s") from error
+                left_s = min(cpu_limit_s - self._cpu_s(), given_up - time.monotonic())
+                if left_s <= 0.0:
+                    raise WorkerTimeout(f"no answer within {timeout_s:g} s") from error
+                continue
             except OSError as error:
                 raise WorkerFailed(f"a worker process cannot be reached: {error}") from error
             if not chunk:
@@ -129,6 +137,14 @@ class _Worker:
                 raise WorkerFailed(f"a worker process ended {end}")
             answer += chunk
         return json.loads(answer)
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time of the worker so far, in seconds; 0 where it is gone."""
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
 
 
 def serve_requests(handle: Callable[[JsonObject], Any]) -> None:

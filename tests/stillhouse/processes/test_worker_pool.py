@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ def handle(request):
     print("this must not be taken for an answer")
     if "sleep_s" in request:
         time.sleep(request["sleep_s"])
+    while request.get("spins"):
+        pass
     if "exit" in request:
         os._exit(request["exit"])
     return {"pid": os.getpid(), "environment": sorted(os.environ), "echo": request}
@@ -62,12 +65,18 @@ def test_a_worker_sees_no_secrets(pool: WorkerPool) -> None:
     assert set(pool.request({}, 20)["environment"]) <= {"PATH", "LANG", "LC_CTYPE", "PYTHONHASHSEED"}
 
 
-def test_a_request_without_end_costs_its_worker_only(pool: WorkerPool) -> None:
+@pytest.mark.parametrize("endless", [{"sleep_s": 600}, {"spins": True}])
+def test_a_request_without_end_costs_its_worker_only(pool: WorkerPool, endless: dict[str, Any]) -> None:
     first = pool.request({}, 20)["pid"]
     with pytest.raises(WorkerTimeout, match=r"0\.1 s"):
-        pool.request({"sleep_s": 600}, 0.1)
+        pool.request(endless, 0.1)
     assert are_gone(first)
     assert pool.request({"number": 1}, 20)["echo"] == {"number": 1}
+
+
+def test_a_worker_that_a_busy_machine_lets_wait_is_waited_for(pool: WorkerPool) -> None:
+    pool.request({}, 20)
+    assert pool.request({"sleep_s": 1.0}, 0.5)["echo"] == {"sleep_s": 1.0}
 
 
 def test_a_worker_that_dies_is_replaced(pool: WorkerPool) -> None:
