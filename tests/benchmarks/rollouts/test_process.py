@@ -24,6 +24,6 @@ def test_a_provider_in_a_process_counts_what_it_served_and_ends_with_its_starter
     assert ledger.refused_by == {"requests": 2}
     assert sum(second.served for second in ledger.seconds) == 3
     assert sum(second.tokens for second in ledger.seconds) == ledger.billed_tokens > 0
-    assert sum(second.busy_s for second in ledger.seconds) == pytest.approx(0.03, rel=0.5)
+    assert sum(second.busy_s for second in ledger.seconds) >= 0.03
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{provider.url}/stats")
