@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from stillhouse.store.private import private_file, private_folder
 from stillhouse.tracking.fallback import FALLBACK_FILE
 from stillhouse.tracking.metadata import FLOW_RUN_TAG, HOST_TAG, PARENT_TAG
 from stillhouse.tracking.records import SENDERS
@@ -27,9 +28,10 @@ def lock_tag(store_root: Path) -> dict[str, str]:
     """Return the tag by which others see whether this process lives; none where the file system has no locks."""
     path = store_root.absolute() / "tracking-locks" / f"{os.getpid()}-{uuid4().hex}"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
+        private_file(path)
         # Left open: the lock lasts as long as the process.
-        fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return {}
     atexit.register(_forget, path)

@@ -127,6 +127,14 @@ def states(client: Any, *run_ids: str) -> set[str]:
     return {client.get_run(run_id).info.status for run_id in run_ids}
 
 
+def test_in_a_groups_store_the_lock_is_the_groups(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    store.chmod(0o2770)
+    lock = Path(lock_tag(store)[LOCK_TAG])
+    assert (lock.parent.stat().st_mode & 0o7777, lock.stat().st_mode & 0o7777) == (0o2770, 0o660)
+
+
 def test_runs_that_cannot_be_seen_from_here_are_left_alone(client, experiment: str, tmp_path: Path, unlocked) -> None:
     dead, *others = (
         client.create_run(experiment, tags=tags).info.run_id
