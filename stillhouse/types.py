@@ -209,18 +209,24 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One training row. All lists have the length of `token_ids` and are aligned with it.
+    """One training row; both lists are aligned.
 
     `loss_mask[i]` is True where token `i` is a *target* (the model learns to predict it from the tokens before it), so
-    `loss_mask[0]` is never True. Where the mask is False the other per-token lists hold 0.0.
+    `loss_mask[0]` is never True.
     """
 
     token_ids: list[int]
     loss_mask: list[bool]
     prompt_id: str
     tag: str | None = None
-    sampling_logprobs: list[float] | None = None
-    advantages: list[float] | None = None
+    teacher_view: "Sample | None" = None
+    """What its teacher reads in its place, such as a prompt with a hint or another vocabulary, with targets of the same
+    text; None where it reads the same."""
+
+    @property
+    def read(self) -> "Sample":
+        """Return what a teacher reads."""
+        return self.teacher_view or self
 
 
 class FrozenModel(BaseModel):

@@ -79,10 +79,12 @@ async def endpoint_of(
         return
     with ExitStack() as stack:
         progress().say(f"loading {model.name if Path(model.ref).is_dir() else model.ref}")
-        url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime, model.chat_template_kwargs))
+        serving = served_model(model.ref, runtime, model.chat_template_kwargs)
+        served = await asyncio.to_thread(stack.enter_context, serving)
         progress().say("sampling")
         price = None if teacher is None else stated_price(teacher)
-        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role, capacity=CAPACITY)
+        own = Endpoint(served.url, model.ref, model.fingerprint, price=price, role=role)
+        yield replace(own, capacity=served.capacity, comes_back=served.comes_back)
 
 
 async def priced_endpoint(section: TeacherConfig, runtime: RuntimeConfig, role: ModelRole) -> Endpoint:

@@ -68,6 +68,12 @@ class RuntimeConfig(Section):
     """The same for the judge; None takes the teacher's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one. `cpu` repeats a result to the bit."""
+    engine: Literal["auto", "vllm", "transformers"] = "auto"
+    """What answers for local models and samples for the student: servers of vLLM, which the run starts and ends, or
+    transformers. `auto` takes vLLM on CUDA once `make vllm` has set it up; `vllm` takes it on a CPU as well."""
+    vllm_python: str | None = None
+    """Python of an environment that has vLLM, which asks for other versions than Stillhouse; None takes the one that
+    `make vllm` sets up."""
     num_threads: int | None = Field(default=None, ge=1)
     """CPU threads of a training or serving process, and processes that label and render rows; None leaves the threads
     to torch, and takes a process per core for many rows. Set 1 for small models, and where several runs share the

@@ -25,6 +25,7 @@ from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.processes.exit import without_teardown
 from stillhouse.store import ArtifactStore
+from stillhouse.types import Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -113,7 +114,6 @@ def _local_scores(spans: Sequence[ScoredSpans], ref: str, runtime: RuntimeConfig
 def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: RuntimeConfig) -> list[list[float]]:
     """Return the same of a server, after the checks that a training makes before it trusts one."""
     from stillhouse.chat.tokenizer import load_tokenizer
-    from stillhouse.training.on_policy.scored import ScoreRequest
     from stillhouse.training.on_policy.teachers.served.connect import connect
 
     teacher = connect(
@@ -127,7 +127,7 @@ def _served_scores(spans: Sequence[ScoredSpans], served: ServedBy, runtime: Runt
         budget=Budget(served.budget, None),
     )
     with closing(teacher):
-        scores = teacher.start([ScoreRequest(span.token_ids, span.loss_mask, "") for span in spans]).result()
+        scores = teacher.start([Sample(span.token_ids, span.loss_mask, "") for span in spans]).result()
     return [one.logprobs for one in scores]
 
 

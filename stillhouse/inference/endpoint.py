@@ -42,6 +42,8 @@ class Endpoint:
     client: ClientKind = "auto"
     capacity: int | None = None
     """Requests that a server of this run's own takes at once; None of any other, whose limits are learnt."""
+    comes_back: bool = False
+    """Whether it is a server of this run's own that is started again when it ends, so that it is waited for."""
     api: ApiName = "auto"
     """`teacher.api`."""
 

@@ -43,7 +43,7 @@ class EndpointHealth:
 
     @property
     def was_reached(self) -> bool:
-        return self._endpoint.base_url in self._reached
+        return self._endpoint.comes_back or self._endpoint.base_url in self._reached
 
     def fatal_error(
         self, failure: Failure, policy: RetryPolicy, started: float, about: str | None = None

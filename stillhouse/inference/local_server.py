@@ -1,6 +1,7 @@
 """Model servers of this process: one for each model in use, shared by all its users at the same time.
 
-Free of torch: the model lives in the server's process, whose memory (a GPU's above all) is freed with the last user.
+They are vLLM's or this project's own, by `runtime.engine`. Free of torch: the model lives in the server's process,
+whose memory (a GPU's above all) is freed with the last user.
 """
 
 import json
@@ -13,12 +14,15 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import EndpointError
+from stillhouse.inference.vllm.environment import vllm_python
+from stillhouse.inference.vllm.launch import Launch, started
+from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.types import JsonObject
 
@@ -27,6 +31,7 @@ _MAX_PENDING: Final = 64
 CAPACITY: Final = _MAX_BATCH + _MAX_PENDING
 """Requests that a server takes at once: those that it samples, and as many that wait, so that none of its slots is."""
 _LAST_WORDS_BYTES: Final = 4000
+_START_TIMEOUT_S: Final = 300.0
 _logger = logging.getLogger("stillhouse.local_server")
 
 
@@ -36,9 +41,20 @@ class _SharedServer:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     num_users: int = 0
-    process: GuardedProcess | None = None
+    process: GuardedProcess | VllmProcess | None = None
     url: str = ""
+    capacity: int = 0
     stderr: BinaryIO = field(default_factory=BytesIO)
+
+    def take_vllm(self, launch: Launch, timeout_s: float) -> bool:
+        """Start vLLM; return False, and change nothing, where another engine may stand in for it and has to."""
+        process = started(launch, timeout_s)
+        if process is None:
+            return False
+        self.process, self.url, self.stderr = process, process.url, process.log.open("rb")
+        # As many wait as are sampled, as with the own server.
+        self.capacity = 2 * launch.max_sequences
+        return True
 
     def stop(self, ref: str) -> None:
         """Stop the process, and tell what it said last if it ended by itself."""
@@ -51,6 +67,17 @@ class _SharedServer:
                 _logger.error("the server of %s ended with code %s: %s", ref, code, _end_of(self.stderr.read()))
 
 
+class Served(NamedTuple):
+    """A model that is served."""
+
+    url: str
+    """`http://127.0.0.1:PORT/v1`, where it answers under its ref."""
+    capacity: int
+    """Requests that the server takes at once."""
+    comes_back: bool
+    """Whether it is started again when it ends."""
+
+
 _servers: dict[str, _SharedServer] = {}
 _registry = threading.Lock()
 
@@ -61,17 +88,19 @@ def served_model(
     runtime: RuntimeConfig,
     chat_template_kwargs: ChatTemplateKwargs = MappingProxyType({}),
     *,
-    start_timeout_s: float = 300.0,
-) -> Iterator[str]:
-    """Yield a base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
+    start_timeout_s: float | None = None,
+) -> Iterator[Served]:
+    """Yield a server of the model that `ref` names.
 
-    The first user starts the server, the last one stops it, and a server that has died is replaced for the next user.
-    Blocks while the server starts (a few seconds): an asyncio caller enters it by
-    `await asyncio.to_thread(stack.enter_context, served_model(...))`.
+    The first user starts the server, the last one stops it, and a server that has died is replaced for the next user; a
+    vLLM server at once. Blocks while the server starts (some seconds; vLLM takes minutes): an asyncio caller enters it
+    by `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    `chat_template_kwargs` are defaults of its template's variables. Above `CAPACITY` requests get a 429. Raise
-    ConfigError if `ref` names nothing, EndpointError with the server's last words if it does not come up.
+    `chat_template_kwargs` are defaults of its template's variables. `start_timeout_s` None is the engine's own. Raise
+    ConfigError if `ref` names nothing or there is no vLLM though it is wanted, EndpointError with the server's last
+    words if it does not come up.
     """
+    python = vllm_python(runtime)
     options = {
         "model": resolve_model(ref),
         "name": ref,
@@ -81,18 +110,22 @@ def served_model(
         "max_pending": _MAX_PENDING,
         "chat_template_kwargs": dict(chat_template_kwargs),
     }
-    key = json.dumps(options)
+    key = json.dumps([str(python), options])
     with _registry:
         shared = _servers.setdefault(key, _SharedServer())
     with shared.lock:
         if shared.process is None or shared.process.poll() is not None:
             if shared.process is not None:
                 shared.stop(ref)
-            shared.process, shared.url, shared.stderr = _start(ref, options, runtime.thread_variables, start_timeout_s)
+            launch = None if python is None else Launch(python, ref, runtime, chat_template_kwargs)
+            if launch is None or not shared.take_vllm(launch, start_timeout_s or START_TIMEOUT_S):
+                timeout_s = start_timeout_s or _START_TIMEOUT_S
+                shared.process, shared.url, shared.stderr = _start(ref, options, runtime.thread_variables, timeout_s)
+                shared.capacity = CAPACITY
         shared.num_users += 1
-        url = shared.url
+        served = Served(shared.url, shared.capacity, isinstance(shared.process, VllmProcess))
     try:
-        yield url
+        yield served
     finally:
         with shared.lock:
             shared.num_users -= 1

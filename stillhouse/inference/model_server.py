@@ -88,9 +88,15 @@ class ModelServer:
         """
         return self._ask(lambda: self.send(path, body), path, policy, is_final)
 
+    def get(
+        self, path: str, policy: RetryPolicy | None = None, is_final: Callable[[Failure], bool] = lambda failure: False
+    ) -> Any:
+        """Return the answer of `path`; arguments and errors as of `post`."""
+        return self._ask(lambda: self._client.get(path.removeprefix("/")), path, policy, is_final)
+
     def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
         """Return what `/v1/models` lists, at least one; raise RequestFailed where it lists none."""
-        answer = self._ask(lambda: self._client.get("v1/models"), "/v1/models", policy)
+        answer = self.get("/v1/models", policy)
         entries = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):
             message = f"no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}"

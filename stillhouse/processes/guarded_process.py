@@ -74,6 +74,13 @@ class GuardedProcess:
         """Return the exit code, once there is one."""
         return self._process.wait(timeout_s)
 
+    def interrupt(self, grace_s: float) -> None:
+        """Send SIGINT to the child's group and return once the child has ended, or `grace_s` later."""
+        if not self._is_stopped and self._process.poll() is None:
+            self._signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+
     def stop(self, grace_s: float | None = None) -> None:
         """End the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
         if self._is_stopped:

@@ -91,8 +91,8 @@ class RolloutCollector:
             controller,
             self._budget,
             max_attempts=runtime.max_attempts,
-            # Nobody starts a server again that lives and dies with the stage.
-            max_outage_s=0.0 if endpoint.is_local else MAX_OUTAGE_S,
+            # Nobody starts a server of this project again that lives and dies with the stage; vLLM is.
+            max_outage_s=0.0 if endpoint.is_local and not endpoint.comes_back else MAX_OUTAGE_S,
             on_outage=self._reporter.note_outage,
             hedge=runtime.hedge,
             stats=self.stats,

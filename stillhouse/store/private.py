@@ -19,7 +19,7 @@ _PRIVATE_UMASK: Final = 0o077
 _GROUP_UMASK: Final = 0o007
 _STORE_NAMES: Final = (
     *("artifacts", "batches", "journal", "mlartifacts", "mlflow", "registered"),
-    *("reports", "results", "scores", "tracking", "training", "views"),
+    *("reports", "results", "scores", "tracking", "training", "views", "vllm"),
 )
 """Prefixes of the names of outputs of runs, since the folder of a store may contain other files."""
 

@@ -40,7 +40,7 @@ def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progre
             progress.update(job.method, index, count, doing="sampling and scoring")
             batch = queue.get(index, policy_version=0)
             write_recorded(job.output_dir, batch)
-            num_trajectories += sum(len(part) for part in batch.parts)
-            num_tokens += batch.num_sampled_tokens
+            num_trajectories += len(batch)
+            num_tokens += int(batch.counts.sum())
         write_facts(job.output_dir, count, loaded.maker.objective.routes, loaded.facts)
     return {"rows": num_trajectories, "batches": count, "sampled_tokens": num_tokens, **loaded.facts}

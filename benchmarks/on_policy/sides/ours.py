@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 
 from benchmarks.frame.training import Mark
@@ -31,15 +32,14 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.repeatability import use_fast_float32_products
@@ -284,8 +284,8 @@ def train(
 
 
 def _trajectory(sample: Sample) -> Trajectory:
-    first = sample.loss_mask.index(True)
-    return sample.token_ids[:first], sample.token_ids[first:]
+    ids, first = np.asarray(sample.token_ids).tolist(), np.flatnonzero(sample.loss_mask)[0]
+    return ids[:first], ids[first:]
 
 
 if __name__ == "__main__":

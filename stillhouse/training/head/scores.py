@@ -130,8 +130,8 @@ class TokenLoss(ABC):
         asks with no samples, as often as the others ask with some.
         """
 
-    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Return further inputs of the loss: lists aligned with `token_ids`, by name."""
+    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float] | np.ndarray]:
+        """Return further inputs of the loss, aligned with `token_ids`, by name."""
         return {}
 
     @abstractmethod

@@ -17,7 +17,7 @@ from stillhouse.attention.segments import Segments
 from stillhouse.types import Sample
 
 SampleT = TypeVar("SampleT", bound=Sample)
-TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
+TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | np.ndarray | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Microbatch:
 
 
 def num_targets(samples: Sequence[Sample]) -> int:
-    return sum(sum(sample.loss_mask) for sample in samples)
+    return sum(int(np.count_nonzero(sample.loss_mask)) for sample in samples)
 
 
 def num_inputs(sample: Sample) -> int:
@@ -57,11 +57,12 @@ def num_inputs(sample: Sample) -> int:
         raise ValueError(
             f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but a loss mask of {len(sample.loss_mask)}"
         )
-    if not any(sample.loss_mask):
+    targets = np.flatnonzero(sample.loss_mask)
+    if not len(targets):
         raise ValueError(f"prompt {sample.prompt_id}: no token is a target; leave the sample out")
-    if sample.loss_mask[0]:
+    if not targets[0]:
         raise ValueError(f"prompt {sample.prompt_id}: the first token is marked as a target, but nothing predicts it")
-    return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
+    return int(targets[-1])
 
 
 def microbatch_groups(
@@ -74,7 +75,7 @@ def microbatch_groups(
     """
     parts: dict[str, list[SampleT]] = {}
     for sample in samples:
-        if any(sample.loss_mask):
+        if np.any(sample.loss_mask):
             parts.setdefault(partition(sample), []).append(sample)
     groups: list[list[SampleT]] = []
     for part in parts.values():
@@ -151,7 +152,7 @@ def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[st
     """Return the values of all targets, aligned with `Microbatch.targets_N`."""
     columns: dict[str, list[np.ndarray]] = {}
     for number, sample in enumerate(samples):
-        by_name = token_values(sample)
+        by_name, places = token_values(sample), np.flatnonzero(sample.loss_mask)
         if number and by_name.keys() != columns.keys():
             raise ValueError(
                 f"prompt {sample.prompt_id}: per-token values {sorted(by_name)}, but {sorted(columns)} of the samples "
@@ -163,7 +164,7 @@ def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[st
                 raise ValueError(
                     f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but {seen} values of {name!r}"
                 )
-            columns.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
+            columns.setdefault(name, []).append(np.asarray(values)[places].astype(np.float32))
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 

@@ -13,19 +13,19 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings, beginning
+from stillhouse.training.on_policy.sampling.started import with_sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
+from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.types import JsonObject, PromptMetadata
@@ -74,7 +74,7 @@ def load_on_policy(
         teachers = TeacherRouter(())
         return OnPolicy(student, objective, queue, teachers, None, config, checkpoints, recorded.facts, activity)
     loaded = load_maker(job, student, listener, averaged, resources, activity)
-    maker = loaded.maker
+    maker, config = loaded.maker, loaded.maker.config
     queue = BatchQueue(
         maker.begin,
         folder,
@@ -117,7 +117,9 @@ def load_maker(
     teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
     algorithm = algorithm_of(config)
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
-    engines = _engines(config, student, job, activity)
+    # After all that this process itself has on a GPU, whose free memory it measures.
+    config, sleeps = with_sampler(config, job, student, resources, activity.wait)
+    engines = _engines(config, student, job, activity, sleeps=sleeps)
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
     max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
@@ -146,10 +148,12 @@ def load_maker(
     return Loaded(maker, {"teachers": teacher_facts, **dropped}, max(1, len(used) // config.prompts_per_step))
 
 
-def _engines(config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity) -> SamplingEngines:
+def _engines(
+    config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity, *, sleeps: bool
+) -> SamplingEngines:
     if config.engine_url is not None:
         folder = job.work_dir / "served_weights"
-        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=activity.wait)
+        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=activity.wait, sleeps=sleeps)
     return TransformersEngines(student, config.max_concurrent)
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
@@ -16,13 +18,12 @@ from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores,
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.metrics import staleness
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.scored import ScoredSample, at_sampled_tokens
+from stillhouse.training.on_policy.step import Objective
+from stillhouse.training.on_policy.table import RolloutTable, Row
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
@@ -39,6 +40,7 @@ class OnPolicy(Method):
     headline = ("teacher_kl", "reward", "mean_completion_tokens")
     validation = ()
     """Empty: each batch is itself a measurement on fresh samples."""
+    wants_entropy = True
 
     student: Student
     objective: Objective
@@ -56,7 +58,6 @@ class OnPolicy(Method):
     def __post_init__(self) -> None:
         self.num_steps = self.config.num_steps
         self.temperature = self.divergence_temperature = self.config.temperature
-        self.wants_entropy = self.objective.wants_entropy
         self.divergence = self.objective.divergence
 
     @property
@@ -67,11 +68,12 @@ class OnPolicy(Method):
 
     def batch(self, step: int) -> Batch:
         """Return the part of a batch of rollouts that this step trains on; the batch's first step has it made."""
-        index, update = divmod(step, self.config.updates_per_batch)
+        update = step % self.config.updates_per_batch
         checkpoints = saved_steps(self.checkpoints)
         # After the first update they come from disk, unless the file was lost and the batch sampled again.
         self.activity.begin(step, "sampling and scoring")
-        rollouts = self._with_old_logprobs(self.queue.get(index, step))
+        self._table = table = self.table(step)
+        self._values = self.objective.values(table)
         self.activity.begin(step, "training")
         if update == 0:
             for teacher in self.teachers.by_name.values():
@@ -80,48 +82,46 @@ class OnPolicy(Method):
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)
             self.queue.forget_before(min(oldest, step) // self.config.updates_per_batch)
-        samples = rollouts.parts[update % self.config.num_substeps]
-        metrics = staleness(samples, step)
+        part = update % self.config.num_substeps
+        metrics = staleness(table, part, step)
         if update > 0:
-            return Batch(samples, metrics)
+            return Batch(table.rows(part), metrics)
         # Those of recorded rollouts were counted when they were sampled.
-        num_sampled = 0 if self.rewards is None else rollouts.num_sampled_tokens
-        return Batch(samples, {**rollouts.metrics, **metrics}, num_sampled)
+        num_sampled = 0 if self.rewards is None else int(table.counts.sum())
+        return Batch(table.rows(part), {**table.metrics, **metrics}, num_sampled)
+
+    def table(self, step: int) -> RolloutTable:
+        """Return the table of the batch of rollouts that `step` trains on, with all that the loss needs."""
+        table = self.queue.get(step // self.config.updates_per_batch, step)
+        if self.objective.needs_old_logprobs and table.old_logprobs is None:
+            table.old_logprobs = self._logprobs(table)
+            self.queue.keep(table)
+        return table
 
     def partition(self, sample: Sample) -> str:
-        """Return the teacher's name if distributions are compared exactly, else an empty key."""
-        return self.objective.partition(sample)
+        """Return the teacher's name if distributions are compared exactly, one at a time; else an empty key."""
+        return self._table.teacher[cast(Row, sample).number] or "" if self.objective.is_exact else ""
 
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """Return the distribution of the samples' teacher, of which there is one or none, if it is compared."""
-        scored = [sample for sample in samples if isinstance(sample, ScoredSample)]
-        name = scored[0].teacher if scored and self.objective.is_exact else None
-        if name is None:
+        name = self.partition(samples[0]) if samples else ""
+        if not name:
             return None
         teacher = self.teachers.by_name.get(name)
         if isinstance(teacher, ExactTeacher):
-            return teacher.reference(scored)
-        return TopReference.of([sample.teacher_scores for sample in scored])
+            return teacher.reference(samples)
+        return TopReference.of([self._table.teacher_scores(cast(Row, sample).number) for sample in samples])
 
-    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """See `Objective.token_values`."""
-        return self.objective.token_values(sample)
+    def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
+        """Return the sample's parts of the columns that the loss reads."""
+        return {name: column[cast(Row, sample).tokens] for name, column in self._values.items()}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         return self.objective.loss(scores, values)
 
-    def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """Return the batch with the student's log-probabilities before its first update; keep it for later updates."""
-        samples = [sample for part in rollouts.parts for sample in part]
-        if not self.objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
-            return rollouts
+    def _logprobs(self, table: RolloutTable) -> np.ndarray:
+        """Return the student's log-probabilities [T] of what was sampled."""
         scoring = ScoringSettings("student", 0.0, self.config.temperature, self.config.trainer.microbatch_tokens)
         scorer = SelfTeacher(scoring, self.student, nullcontext)
-        scores = scorer.start([replace(sample, teacher_view=None) for sample in samples]).result()
-        logprobs = (
-            at_sampled_tokens(one.logprobs, sample.loss_mask) for one, sample in zip(scores, samples, strict=True)
-        )
-        parts = [[replace(sample, old_logprobs=next(logprobs)) for sample in part] for part in rollouts.parts]
-        rollouts = replace(rollouts, parts=parts)
-        self.queue.keep(rollouts)
-        return rollouts
+        scores = scorer.start([replace(row, teacher_view=None) for row in table.rows()]).result()
+        return table.placed({number: one.logprobs for number, one in enumerate(scores)})

@@ -6,10 +6,10 @@ from stillhouse.progress.state import Progress
 from stillhouse.store.records import write_jsonl
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import sampled_runs
 from stillhouse.training.pair.finding import FINDINGS_FILE, PairFinding
 from stillhouse.training.pair.samples import sample_student
 from stillhouse.training.pair.teacher import measure_teacher
+from stillhouse.training.trajectories import sampled_runs
 from stillhouse.types import JsonObject
 
 _ENDED_SHARE: Final = 0.5

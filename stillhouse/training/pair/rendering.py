@@ -16,7 +16,6 @@ from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.job import TrainJob
-from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.teacher import Teacher
@@ -24,6 +23,7 @@ from stillhouse.training.on_policy.teachers.views import OtherVocabulary
 from stillhouse.training.on_policy.teachers.vocabulary import num_shared_ids, stop_token_warning
 from stillhouse.training.pair.finding import PairFinding
 from stillhouse.training.pair.samples import StudentSamples, end_places, sampled
+from stillhouse.types import Sample
 
 _NATS: Final = 0.05
 """A token, from which another rendering matters."""
@@ -44,7 +44,7 @@ def read_by_template(
     samples: StudentSamples,
     job: TrainJob,
     teacher: Teacher,
-    requests: Sequence[ScoreRequest],
+    requests: Sequence[Sample],
     scores: Sequence[SequenceScores],
 ) -> Reading:
     """Compare what `teacher` has read, `requests` with their `scores`, with what its own template makes of them."""
@@ -75,9 +75,9 @@ def read_by_template(
 
 def _difference(
     teacher: Teacher,
-    requests: Sequence[ScoreRequest],
+    requests: Sequence[Sample],
     scores: Sequence[SequenceScores],
-    own: Sequence[TeacherView],
+    own: Sequence[Sample],
     alignment: ByteAlignment,
 ) -> float | None:
     """Return the mean of log teacher after its own rendering less after the student's; None if they are alike.
@@ -86,15 +86,9 @@ def _difference(
     """
     if all(_read(request.read) == _read(view) for request, view in zip(requests, own, strict=True)):
         return None
-    asked = [
-        ScoreRequest(view.token_ids, view.loss_mask, one.prompt_id) for one, view in zip(requests, own, strict=True)
-    ]
-    answers = teacher.start(asked).result()
+    answers = teacher.start(own).result()
     aligned_N = np.concatenate(
-        [
-            alignment.align(TeacherView(one.token_ids, one.loss_mask), view, answer.logprobs)
-            for one, view, answer in zip(requests, own, answers, strict=True)
-        ]
+        [alignment.align(one, view, answer.logprobs) for one, view, answer in zip(requests, own, answers, strict=True)]
     )
     # Ends are compared by themselves: the two templates may end a turn with different tokens.
     is_text_N = ~end_places(requests, frozenset(alignment.ends))
@@ -102,7 +96,7 @@ def _difference(
     return float(difference_N.mean()) if len(difference_N) else 0.0
 
 
-def _read(view: TeacherView) -> list[int]:
+def _read(view: Sample) -> list[int]:
     """Return the tokens that were not sampled: a turn may be written in other tokens of the same text."""
     return [token for token, is_sampled in zip(view.token_ids, view.loss_mask, strict=True) if not is_sampled]
 

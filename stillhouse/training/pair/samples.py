@@ -17,12 +17,11 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.load import load_sampler
 from stillhouse.training.on_policy.sampling.sampler import SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.pair.finding import TOP_K
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import JsonObject, PromptMetadata
+from stillhouse.types import JsonObject, PromptMetadata, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class StudentSamples:
     metadata: Mapping[str, PromptMetadata]
     """By prompt id; may lack any."""
     trajectories: list[SampledTrajectory]
-    requests: list[ScoreRequest]
+    requests: list[Sample]
     """The trajectories as the student itself reads them."""
     scores: list[SequenceScores]
     """The student's own, with its most probable tokens."""
@@ -72,7 +71,7 @@ def sample_student(job: TrainJob, student: Student) -> tuple[StudentSamples, Jso
     ended = time.monotonic()
     scoring = ScoringSettings("student", 0.0, config.temperature, config.trainer.microbatch_tokens, TOP_K)
     itself = SelfTeacher(scoring, student, nullcontext)
-    requests = [ScoreRequest(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
+    requests = [Sample(one.token_ids, one.loss_mask, one.prompt_id) for one in trajectories]
     scores = itself.start(requests).result()
     ends = stop_token_ids(student.tokenizer, student.causal_lm.generation_config)
     facts = {
@@ -91,7 +90,7 @@ def sampled(scores: Sequence[SequenceScores]) -> np.ndarray:
     return np.array(list(chain.from_iterable(one.logprobs for one in scores)))
 
 
-def end_places(requests: Sequence[ScoreRequest], ends: frozenset[int]) -> np.ndarray:
+def end_places(requests: Sequence[Sample], ends: frozenset[int]) -> np.ndarray:
     """Return for each sampled token [N] if it ends a turn."""
     tokens = chain.from_iterable(compress(request.token_ids, request.loss_mask) for request in requests)
     return np.array([token in ends for token in tokens], dtype=bool)

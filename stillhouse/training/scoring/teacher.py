@@ -15,7 +15,6 @@ from stillhouse.inference.scoring.ledger import open_ledger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.local import LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.probe import probe_local
@@ -92,5 +91,4 @@ def _local(
 
 
 def _scores(teacher: Teacher, samples: Sequence[Sample]) -> list[SequenceScores]:
-    requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
-    return teacher.start(requests).result()
+    return teacher.start(samples).result()

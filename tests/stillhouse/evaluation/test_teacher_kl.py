@@ -111,7 +111,7 @@ def test_answers_that_were_scored_before_are_not_scored_again(
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBy]:
     """Yield the teacher behind our own server, with vLLM's form of scores."""
     runtime = RuntimeConfig(store=str(tmp_path_factory.mktemp("server")), device="cpu", num_threads=1)
-    with served_model(TEACHER, runtime) as url:
+    with served_model(TEACHER, runtime) as (url, *_):
         teacher = OnPolicyTeacher(name="far", kind="vllm", model=TEACHER, base_url=url, top_k=5)
         yield ServedBy(teacher=teacher, student_ref=STUDENT, budget=BudgetConfig())
 

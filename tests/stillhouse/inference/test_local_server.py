@@ -49,8 +49,8 @@ def test_users_at_the_same_time_share_one_server_and_the_last_one_stops_it() -> 
     inside, leave = threading.Barrier(4), threading.Barrier(4)
 
     def use() -> None:
-        with served_model("embedded:student", RUNTIME) as url:
-            urls.append(url)
+        with served_model("embedded:student", RUNTIME) as served:
+            urls.append(served.url)
             inside.wait(120)
             leave.wait(120)
 
@@ -72,7 +72,7 @@ def test_users_at_the_same_time_share_one_server_and_the_last_one_stops_it() -> 
 @pytest.mark.slow
 def test_asyncio_callers_share_it_too_and_a_dead_server_is_named_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async def enter(stack: ExitStack) -> str:
-        return await asyncio.to_thread(stack.enter_context, served_model("embedded:student", RUNTIME))
+        return (await asyncio.to_thread(stack.enter_context, served_model("embedded:student", RUNTIME))).url
 
     async def use() -> None:
         with ExitStack() as stack:
@@ -107,11 +107,11 @@ def test_a_server_of_this_run_s_own_refuses_nothing(
         async with aclosing(collection):
             return collection, len([None async for _ in collection])
 
-    with served_model("embedded:student", RUNTIME) as url:
-        collection, num_done = asyncio.run(collect(url))
-        served = httpx.get(f"{url}/stats").json()
-    assert num_done == served["requests_completed"] == 3 * CAPACITY
-    assert (collection.stats.num_rate_limited, served["requests_rejected"]) == (0, {})
+    with served_model("embedded:student", RUNTIME) as served:
+        collection, num_done = asyncio.run(collect(served.url))
+        stats = httpx.get(f"{served.url}/stats").json()
+    assert num_done == stats["requests_completed"] == 3 * CAPACITY
+    assert (collection.stats.num_rate_limited, stats["requests_rejected"]) == (0, {})
 
 
 def ports(process: psutil.Process) -> list[int]:

@@ -146,7 +146,7 @@ def test_a_moved_endpoint_is_not_followed_with_the_key_but_named(ask: Ask) -> No
 def test_a_thousand_requests_are_in_flight_at_once(client: str) -> None:
     async def main(url: str) -> None:
         endpoint = Endpoint(url, "m", "m")
-        model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=30))
+        model = ModelClient(endpoint, CLIENTS[client](endpoint, timeout_s=120))
         try:
             asking = (
                 model.complete(ChatRequest([{"role": "user", "content": str(index)}], [], SAMPLING))
@@ -156,7 +156,7 @@ def test_a_thousand_requests_are_in_flight_at_once(client: str) -> None:
         finally:
             await model.aclose()
 
-    with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=3.0)) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=8.0)) as provider:
         asyncio.run(main(provider.url))
         assert provider.peak_in_flight == 1000
 

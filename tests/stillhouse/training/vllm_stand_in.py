@@ -1,7 +1,12 @@
-"""vLLM as trainings meet it: servers of Stillhouse's own, one a model, and routes that take adapters and weights."""
+"""vLLM as trainings meet it: servers of Stillhouse's own, one a model, and routes that take adapters and weights.
 
+Also a Python that starts it as a run starts vLLM (`stand_in_python`).
+"""
+
+import argparse
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +38,8 @@ class StandIn:
         self._name = name
         self._workers: list[ModelWorker] = []
         self._apps: dict[str, FastAPI] = {}
-        self._load(name, ref)
+        self._weight_version = "default"
+        self.load(name, ref)
 
     def stop(self) -> None:
         for worker in self._workers:
@@ -62,23 +68,27 @@ class StandIn:
             case "/v1/models":
                 others = self._apps.keys() - {self._name}
                 return JSONResponse({"data": [{"id": self._name}, *({"id": n, "parent": self._name} for n in others)]})
+            case "/update_weight_version":
+                self._weight_version = body["new_version"]
+            case "/weight_info":
+                return JSONResponse({"weight_version": self._weight_version})
             case "/v1/load_lora_adapter":
                 if name in self._apps or not (Path(body["lora_path"]) / "adapter_config.json").is_file():
                     return JSONResponse({"error": {"message": f"{name!r} is loaded, or no adapter"}}, 400)
-                self._load(name, body["lora_path"])
+                self.load(name, body["lora_path"])
             case "/v1/unload_lora_adapter":
                 if self._apps.pop(name, None) is None:
                     return JSONResponse({"error": {"message": f"no adapter {name!r}"}}, 404)
             case "/collective_rpc":
                 self._apps.clear()
-                self._load(self._name, body["kwargs"]["weights_path"])
+                self.load(self._name, body["kwargs"]["weights_path"])
             case "/reset_prefix_cache":
                 pass
             case _:
                 return None
         return JSONResponse({})
 
-    def _load(self, name: str, ref: str) -> None:
+    def load(self, name: str, ref: str) -> None:
         # One at a time: transformers prepares a model's class in a way that threads disturb.
         with LOCK:
             model = load_model(ref, device="cpu", num_threads=1)
@@ -105,3 +115,42 @@ def serving(ref: str, name: str) -> Iterator[str]:
             server.should_exit = True
             thread.join()
             app.stop()
+
+
+def stand_in_python(folder: Path, *, version: str = "0.32.0", refuses: str | None = None) -> str:
+    """A program that is asked for the version of vLLM and starts it, as the Python of its environment is.
+
+    What it is told to serve is in `folder/arguments`, a line a start; it `refuses` by writing an error.
+    """
+    root = Path(__file__).resolve().parents[3]
+    serves = f'PYTHONPATH={root} exec {sys.executable} -m tests.stillhouse.training.vllm_stand_in "$@"'
+    if refuses is not None:
+        serves = f"echo Traceback; echo '{refuses}'; echo 'RuntimeError: Engine core initialization failed.'; exit 1"
+    program = folder / "python-of-vllm"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'[ "$2" = -c ] && echo {version} && exit\n'
+        f'echo "$VLLM_CPU_KVCACHE_SPACE $@" >> {folder}/arguments\n'
+        f"{serves}\n"
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--served-model-name")
+    parser.add_argument("--lora-modules")
+    parser.add_argument("--port", type=int)
+    options, _ = parser.parse_known_args(sys.argv[sys.argv.index("serve") + 1 :])
+    app = StandIn(options.model, options.served_model_name)
+    if options.lora_modules:
+        adapter = json.loads(options.lora_modules)
+        app.load(adapter["name"], adapter["path"])
+    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1)
+    app.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -19,11 +19,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.table import RolloutTable
 
 _STD_FLOOR: Final = 1e-4
 """Added to a group's standard deviation, as TRL does."""
@@ -48,26 +50,25 @@ class GRPO:
         """Return whether `advantages` makes any."""
         return self.config.reward_coef > 0.0
 
-    def advantages(self, group: Sequence[ScoredSample], rewards: Sequence[float | None]) -> list[list[float]]:
-        """Return the advantages known before training: for each trajectory of a prompt, of its sampled tokens in order.
+    def advantages(self, rewards: Sequence[float | None]) -> list[float]:
+        """Return the advantage known before training of each trajectory of a prompt, 0.0 where it has no reward.
 
-        Called where `has_advantages`; of `rewards` one is None where there is none.
+        Called where `has_advantages`.
         """
-        credits = reward_advantages(rewards, self.config)
-        return [[credit] * sum(sample.loss_mask) for sample, credit in zip(group, credits, strict=True)]
+        return reward_advantages(rewards, self.config)
 
     def losses(self, inputs: LossInputs) -> TokenLosses:
         """Return the loss of each token, with means to report."""
         return policy_gradient(inputs, inputs.advantages_N, self.config)
 
-    def advantages_when_sampled(self, sample: ScoredSample) -> list[float]:
-        """Return the advantages under the weights that sampled, aligned with `token_ids`: never to train on."""
-        return self.clip(sample.advantages or [0.0] * len(sample.token_ids))
-
-    def clip(self, advantages: list[float]) -> list[float]:
-        """Return the advantages within `adv_clip`."""
+    def advantages_when_sampled(self, table: RolloutTable) -> np.ndarray:
+        """Return the advantages [T] under the weights that sampled, within `adv_clip`: never to train on."""
         bound = self.config.adv_clip
-        return advantages if bound is None else [min(max(advantage, -bound), bound) for advantage in advantages]
+        advantages = self._advantages_when_sampled(table)
+        return advantages if bound is None else advantages.clip(-bound, bound)
+
+    def _advantages_when_sampled(self, table: RolloutTable) -> np.ndarray:
+        return np.zeros(len(table.token_ids)) if table.advantages is None else table.advantages
 
 
 def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[float]:

@@ -11,11 +11,13 @@ The teacher is asked for the log-probabilities of the sampled tokens. The loss i
 under the weights being trained, so that its gradient is right where the sampler lags.
 """
 
+import numpy as np
+
 from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.algorithms.policy_gradient import policy_gradient
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.table import RolloutTable
 
 
 class SampledKL(GRPO):
@@ -25,7 +27,6 @@ class SampledKL(GRPO):
         advantages_N = inputs.advantages_N - inputs.kl_coef_N * inputs.sampled_kl_N
         return policy_gradient(inputs, advantages_N, self.config)
 
-    def advantages_when_sampled(self, sample: ScoredSample) -> list[float]:
-        known = sample.advantages or [0.0] * len(sample.token_ids)
-        kls = sample.sampled_kl or [0.0] * len(sample.token_ids)
-        return self.clip([advantage - sample.kl_coef * kl for advantage, kl in zip(known, kls, strict=True)])
+    def _advantages_when_sampled(self, table: RolloutTable) -> np.ndarray:
+        kl = np.nan_to_num(table.sampled_kl, nan=0.0)
+        return super()._advantages_when_sampled(table) - table.spread(table.kl_coef) * kl

@@ -1,8 +1,6 @@
-"""A batch of rollouts, and its file."""
+"""The file of a batch of rollouts: Parquet, one row per trajectory, with lists of its tokens."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,77 +11,90 @@ import pyarrow.parquet as pq
 from stillhouse.errors import StoreError
 from stillhouse.inference.scoring.scores import TopLogprobs
 from stillhouse.store.atomic import replaced_atomically
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+from stillhouse.training.on_policy.table import RolloutTable
+from stillhouse.types import Sample
 
 _FACTS: Final = b"stillhouse.batch"
+_TOKENS: Final = ("token_ids", "loss_mask", "sampling_logprobs", "teacher_logprobs", "advantages", "old_logprobs")
+_TEXTS: Final = ("prompt_id", "tag", "teacher", "route")
+_NUMBERS: Final = ("kl_coef", "weight", "policy_version", "part")
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutBatch:
-    """The trajectories of some prompts, sampled from one version of the student, scored and rewarded."""
-
-    index: int
-    """Its place among the batches of the training, from 0."""
-    policy_version: int
-    """Optimiser updates of the weights that sampled it."""
-    parts: Sequence[Sequence[ScoredSample]]
-    """The samples of each substep: the groups of some of the prompts."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of the batch, without prefix."""
-
-    @property
-    def num_sampled_tokens(self) -> int:
-        """Return the number of tokens the student sampled."""
-        return sum(sum(sample.loss_mask) for part in self.parts for sample in part)
-
-
-def write_batch(path: Path, batch: RolloutBatch) -> None:
-    """Write the batch atomically as Parquet, one row per trajectory; numbers are stored exactly."""
-    rows = [{**_row(sample), "part": number} for number, part in enumerate(batch.parts) for sample in part]
-    facts = {
-        "index": batch.index,
-        "policy_version": batch.policy_version,
-        "num_parts": len(batch.parts),
-        "metrics": dict(batch.metrics),
-    }
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({_FACTS: json.dumps(facts)})
+def write_batch(path: Path, table: RolloutTable) -> None:
+    """Write the batch atomically; numbers are stored exactly."""
+    columns = {name: _lists(table, getattr(table, name)) for name in _TOKENS}
+    columns |= {name: pa.array(getattr(table, name), pa.string()) for name in _TEXTS}
+    columns |= {name: pa.array(getattr(table, name)) for name in _NUMBERS}
+    views = [view and {"token_ids": view.token_ids, "loss_mask": view.loss_mask} for view in table.teacher_view]
+    # Parquet has no matrices: the rows of one are written one after the other.
+    tops = [top and {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__} for top in table.teacher_top]
+    columns |= {"teacher_view": pa.array(views), "teacher_top": pa.array(tops)}
+    facts = {"index": table.index, "num_parts": table.num_parts, "metrics": table.metrics}
     with replaced_atomically(path) as work:
-        pq.write_table(table, work)
+        # Dictionaries of log-probabilities, of which hardly two are alike, would take most of the time.
+        stored = pa.table(columns).replace_schema_metadata({_FACTS: json.dumps(facts)})
+        pq.write_table(stored, work, use_dictionary=False)
 
 
-def read_batch(path: Path) -> RolloutBatch:
+def read_batch(path: Path) -> RolloutTable:
     """Return the batch as it was written; raise StoreError if the file is damaged, or no batch."""
     try:
-        table = pq.read_table(path)
-        facts = json.loads((table.schema.metadata or {})[_FACTS])
-        parts: list[list[ScoredSample]] = [[] for _ in range(facts["num_parts"])]
-        for row in table.to_pylist():
-            parts[row.pop("part")].append(_sample(row))
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        stored = pq.read_table(path)
+        facts = json.loads((stored.schema.metadata or {})[_FACTS])
+        columns: dict[str, Any] = {name: stored.column(name).to_pylist() for name in _TEXTS}
+        columns |= {name: stored.column(name).to_numpy() for name in _NUMBERS}
+        lengths = stored.column("token_ids").combine_chunks().value_lengths().to_numpy().astype(np.int64)
+        columns |= {name: _column(stored.column(name).combine_chunks(), lengths) for name in _TOKENS}
+        if columns["teacher_logprobs"] is None:
+            columns["teacher_logprobs"] = np.full(lengths.sum(), np.nan)
+        return RolloutTable(
+            facts["index"],
+            facts["num_parts"],
+            lengths,
+            metrics=facts["metrics"],
+            teacher_view=[
+                None if view is None else Sample(**view, prompt_id=prompt_id)
+                for view, prompt_id in zip(_structs(stored, "teacher_view"), columns["prompt_id"], strict=True)
+            ],
+            teacher_top=[None if top is None else _top(**top) for top in _structs(stored, "teacher_top")],
+            **columns,
+        )
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
         raise StoreError(
             f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again"
         ) from error
-    return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
 
 
-def _row(sample: ScoredSample) -> dict[str, Any]:
-    """Return a row without matrices, which Parquet does not have: the rows of one are written one after the other."""
-    # Not `asdict`, which copies each number of each list.
-    row = {field.name: getattr(sample, field.name) for field in fields(sample)}
-    view, top = sample.teacher_view, sample.teacher_top
-    row["teacher_view"] = None if view is None else asdict(view)
-    row["teacher_top"] = None if top is None else {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__}
-    return row
+def _lists(table: RolloutTable, values: np.ndarray | None) -> pa.Array:
+    """Return a column of tokens as lists; None for trajectories of NaN."""
+    if values is None:
+        return pa.nulls(len(table))
+    is_known = ~np.isnan(values[table.starts[:-1]])
+    offsets = np.concatenate([[0], np.cumsum(np.where(is_known, table.lengths, 0))])
+    known = values if is_known.all() else values[table.spread(is_known)]
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(known), mask=pa.array(~is_known))
 
 
-def _sample(row: dict[str, Any]) -> ScoredSample:
-    view, top = row["teacher_view"], row.get("teacher_top")
-    row["teacher_view"] = None if view is None else TeacherView(**view)
-    if top is not None:
-        shape = (len(top["log_tail_N"]), -1)
-        ids, logprobs = np.array(top["ids_NK"], np.int32), np.array(top["logprobs_NK"], np.float16)
-        log_tail_N = np.array(top["log_tail_N"], np.float16)
-        row["teacher_top"] = TopLogprobs(ids.reshape(shape), logprobs.reshape(shape), log_tail_N)
-    # Of versions that weighed tokens by themselves.
-    row.pop("token_weights", None)
-    return ScoredSample(**row)
+def _column(lists: pa.Array, lengths: np.ndarray) -> np.ndarray | None:
+    """Return lists as a column of tokens; None where there are none, NaN for trajectories without."""
+    if pa.types.is_null(lists.type):
+        return None
+    known = lists.flatten().to_numpy(zero_copy_only=False)
+    if not lists.null_count:
+        return known
+    values = np.full(lengths.sum(), np.nan)
+    values[np.repeat(lists.is_valid().to_numpy(zero_copy_only=False), lengths)] = known
+    return values
+
+
+def _structs(stored: pa.Table, name: str) -> list[dict[str, Any] | None]:
+    # Older files lack the most probable tokens.
+    rows = stored.column(name) if name in stored.column_names else pa.nulls(stored.num_rows)
+    return [
+        {key: row[key].values.to_numpy(zero_copy_only=False) for key in row} if row.is_valid else None for row in rows
+    ]
+
+
+def _top(ids_NK: np.ndarray, logprobs_NK: np.ndarray, log_tail_N: np.ndarray) -> TopLogprobs:
+    shape = (len(log_tail_N), -1)
+    return TopLogprobs(ids_NK.reshape(shape), logprobs_NK.reshape(shape), log_tail_N)

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import StoreError
-from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+from stillhouse.training.on_policy.batches.batch import read_batch, write_batch
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
+from stillhouse.training.on_policy.table import RolloutTable
 
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "batch-"
 
-MakeBatch = Callable[[], RolloutBatch]
+MakeBatch = Callable[[], RolloutTable]
 """Samples one batch; in the background it must not read the student's weights."""
 
 
@@ -40,10 +41,10 @@ class BatchQueue:
 
     def __post_init__(self) -> None:
         self._worker = ThreadPoolExecutor(1, "rollouts") if self.in_background and self.max_staleness else None
-        self._pending: dict[int, Future[RolloutBatch]] = {}
-        self._current: RolloutBatch | None = None
+        self._pending: dict[int, Future[RolloutTable]] = {}
+        self._current: RolloutTable | None = None
 
-    def get(self, index: int, policy_version: int) -> RolloutBatch:
+    def get(self, index: int, policy_version: int) -> RolloutTable:
         """Return batch `index`; batches ahead of it are made or begun first. Raises what making a batch raises."""
         if self._current is not None and self._current.index == index:
             return self._current
@@ -66,7 +67,7 @@ class BatchQueue:
             self._current = self._read(index)
         return self._current
 
-    def keep(self, batch: RolloutBatch) -> None:
+    def keep(self, batch: RolloutTable) -> None:
         """Replace the batch that was handed out last, also on disk."""
         write_batch(self._path(batch.index), batch)
         self._current = batch
@@ -82,7 +83,7 @@ class BatchQueue:
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, index: int) -> RolloutBatch:
+    def _read(self, index: int) -> RolloutTable:
         batch = read_batch(self._path(index))
         if batch.index != index:
             raise StoreError(
@@ -91,7 +92,7 @@ class BatchQueue:
             )
         return batch
 
-    def _make(self, index: int, maker: MakeBatch) -> RolloutBatch:
+    def _make(self, index: int, maker: MakeBatch) -> RolloutTable:
         batch = maker()
         write_batch(self._path(index), batch)
         FinishedGroups(self.folder, index).forget()

@@ -16,8 +16,9 @@ from typing import Final
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.fingerprint import canonical_json
-from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+from stillhouse.training.on_policy.batches.batch import read_batch, write_batch
 from stillhouse.training.on_policy.batches.queue import MakeBatch
+from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.types import JsonObject
 
 FACTS_FILE: Final = "recorded.json"
@@ -47,14 +48,14 @@ class RecordedRollouts:
         """Return the call that reads batch `index` of a training, whose samples are of the student before it."""
         return lambda: self._read(index)
 
-    def _read(self, index: int) -> RolloutBatch:
+    def _read(self, index: int) -> RolloutTable:
         batch = read_batch(self._folder / _name(index % self._num_batches))
         # The seconds of sampling and scoring were another stage's.
         metrics = {name: value for name, value in batch.metrics.items() if not name.endswith("_s")}
         return replace(batch, index=index, metrics=metrics)
 
 
-def write_recorded(folder: Path, batch: RolloutBatch) -> None:
+def write_recorded(folder: Path, batch: RolloutTable) -> None:
     """Write a batch for a training."""
     write_batch(folder / _name(batch.index), batch)
 

@@ -1,4 +1,4 @@
-"""Turns sampled trajectories into scored samples; each group goes to its teacher as soon as it has finished.
+"""What teachers say of a batch: each group goes to its teacher as soon as it has finished.
 
 Served teachers score while the student still samples. Teachers in this process are asked once sampling is over: they
 would compete with the student for the device, and some are the student itself with other weights.
@@ -6,78 +6,94 @@ would compete with the student for the device, and some are the student itself w
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+
+import numpy as np
 
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.objective import Objective
-from stillhouse.training.on_policy.scored import ScoredSample, at_sampled_tokens
+from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata, Sample
 
 
 class Scoring:
-    """The scores of one batch, whose prompts are `prompt_ids` in order; `metadata` may lack any.
+    """The scores of one batch; `metadata`, by prompt id, may lack any.
 
-    `objective` says whether teachers in this process score here, or are compared with as a whole in training.
+    Teachers in this process score here if `is_scored_ahead`, or are compared with as a whole in training.
     """
 
     def __init__(
-        self,
-        teachers: TeacherRouter,
-        metadata: Mapping[str, PromptMetadata],
-        prompt_ids: Sequence[str],
-        objective: Objective,
+        self, teachers: TeacherRouter, metadata: Mapping[str, PromptMetadata], *, is_scored_ahead: bool
     ) -> None:
         self._teachers = teachers
         self._metadata = metadata
-        self._order = {prompt_id: place for place, prompt_id in enumerate(prompt_ids)}
-        self._objective = objective
-        self._samples: list[ScoredSample] = []
-        self._pending: dict[str, list[int]] = {}
-        """Indices of the samples for which a teacher has still to be asked, by its name."""
-        self._asked: list[tuple[list[int], Future[list[SequenceScores]]]] = []
+        self._is_scored_ahead = is_scored_ahead
+        self._samples: dict[str, Sample] = {}
+        """By the key of the rollout, as all else is here."""
+        self._pending: dict[str, list[str]] = {}
+        """What a teacher has still to be asked, by its name."""
+        self._asked: list[tuple[list[str], Future[list[SequenceScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Add the finished trajectories of one prompt."""
         metadata = self._metadata.get(group[0].prompt_id)
         teacher = self._teachers.select(metadata)
-        for trajectory in group:
+        for one in group:
             # A prompt that fills the context has nothing to score.
-            if trajectory.num_turns == 0:
+            if one.num_turns == 0:
                 continue
-            if teacher is not None and (self._objective.is_scored_ahead or not isinstance(teacher, ExactTeacher)):
-                self._pending.setdefault(teacher.name, []).append(len(self._samples))
-            sample = ScoredSample(
-                token_ids=trajectory.token_ids,
-                loss_mask=trajectory.loss_mask,
-                prompt_id=trajectory.prompt_id,
-                tag=metadata.tag if metadata else None,
-                sampling_logprobs=trajectory.sampling_logprobs,
-                teacher=teacher.name if teacher else None,
-                kl_coef=teacher.kl_coef if teacher else 0.0,
-                teacher_view=self._teachers.view(trajectory, metadata),
-                route=self._teachers.route(metadata),
-                policy_version=trajectory.policy_version,
-            )
-            self._samples.append(sample)
+            view = self._teachers.view(one, metadata)
+            self._samples[one.rollout_key] = Sample(one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view)
+            if teacher is not None and (self._is_scored_ahead or not isinstance(teacher, ExactTeacher)):
+                self._pending.setdefault(teacher.name, []).append(one.rollout_key)
         if teacher is not None and not isinstance(teacher, ExactTeacher):
             self._ask(teacher.name)
 
-    def finish(self) -> list[ScoredSample]:
-        """Return the samples, prompt by prompt in the order of the batch; raises what scoring raises."""
+    def table(
+        self, index: int, prompts: Sequence[Prompt], trajectories: Sequence[SampledTrajectory], num_parts: int
+    ) -> RolloutTable:
+        """Return batch `index` without credit: the trajectories with a completion, in order, whose groups were added.
+
+        Raises what scoring raises.
+        """
         for name in list(self._pending):
             self._ask(name)
-        for indices, future in self._asked:
-            for index, (logprobs, top) in zip(indices, future.result(), strict=True):
-                sample = self._samples[index]
-                placed = at_sampled_tokens(logprobs, sample.loss_mask)
-                self._samples[index] = replace(sample, teacher_logprobs=placed, teacher_top=top)
-        return sorted(self._samples, key=lambda sample: self._order[sample.prompt_id])
+        scores = {key: found for keys, future in self._asked for key, found in zip(keys, future.result(), strict=True)}
+        size = len(prompts) // num_parts
+        part_of = {prompt.id: number // size for number, prompt in enumerate(prompts)}
+        kept = [one for one in trajectories if one.rollout_key in self._samples]
+        metadata = [self._metadata.get(one.prompt_id) for one in kept]
+        teachers = [self._teachers.select(entry) for entry in metadata]
+        answers = [scores.get(one.rollout_key) for one in kept]
+        table = RolloutTable(
+            index,
+            num_parts,
+            lengths=np.array([len(one.token_ids) for one in kept], np.int64),
+            token_ids=_joined([one.token_ids for one in kept], np.int32),
+            loss_mask=_joined([one.loss_mask for one in kept], np.bool_),
+            sampling_logprobs=_joined([one.sampling_logprobs for one in kept], np.float64),
+            teacher_logprobs=np.empty(0),
+            prompt_id=[one.prompt_id for one in kept],
+            tag=[None if entry is None else entry.tag for entry in metadata],
+            teacher=[None if teacher is None else teacher.name for teacher in teachers],
+            kl_coef=np.array([0.0 if teacher is None else teacher.kl_coef for teacher in teachers]),
+            route=[self._teachers.route(entry) for entry in metadata],
+            policy_version=np.array([one.policy_version for one in kept], np.int64),
+            part=np.array([part_of[one.prompt_id] for one in kept], np.int64),
+            teacher_view=[self._samples[one.rollout_key].teacher_view for one in kept],
+            teacher_top=[None if answer is None else answer.top for answer in answers],
+            weight=np.ones(len(kept)),
+        )
+        known = {number: answer.logprobs for number, answer in enumerate(answers) if answer is not None}
+        table.teacher_logprobs = table.placed(known)
+        return table
 
     def _ask(self, name: str) -> None:
-        indices = self._pending.pop(name, [])
-        if indices:
-            samples = [self._samples[index] for index in indices]
-            self._asked.append((indices, self._teachers.by_name[name].start(samples)))
+        keys = self._pending.pop(name, [])
+        if keys:
+            self._asked.append((keys, self._teachers.by_name[name].start([self._samples[key] for key in keys])))
+
+
+def _joined(lists: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *(np.array(values, dtype) for values in lists)])

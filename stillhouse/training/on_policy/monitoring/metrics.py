@@ -6,20 +6,48 @@ A share or mean whose denominator is empty is left out: nothing was measured, wh
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import numpy as np
+import torch
+from torch import Tensor
 
+from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.losses import reverse_kl_k3
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
+from stillhouse.training.on_policy.batches.credit import teacher_shares
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample, sampled_runs
-from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.training.on_policy.table import RolloutTable
+from stillhouse.training.trajectories import SampledTrajectory, sampled_runs
 from stillhouse.types import StopReason
 
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
 _NGRAM: Final = 4
 _BY_ROUTE: Final = ("reward", "mean_completion_tokens", "truncated_share")
+
+
+def measure_batch(
+    table: RolloutTable,
+    trajectories: Sequence[SampledTrajectory],
+    rewards: Sequence[TrajectoryReward],
+    algorithm: GRPO,
+    teachers: Collection[str],
+    labels: Mapping[str, str],
+) -> dict[str, float]:
+    """Return all figures of a batch, whose table lacks trajectories without a completion; `labels` as `measure_routes`.
+
+    Returns, beside those of the functions below:
+        teacher_share/NAME: each of several teachers' share of the loss.
+    """
+    found = teacher_shares(table, table.weight, range(len(table))) if len(teachers) > 1 else {}
+    shares = {f"teacher_share/{name}": found.get(name, 0.0) for name in teachers if len(teachers) > 1}
+    return {
+        **measure_trajectories(trajectories),
+        **measure_rewards(trajectories, rewards),
+        **measure_routes(trajectories, rewards, algorithm.config.route_by, labels),
+        **measure_credit(table, algorithm),
+        **shares,
+    }
 
 
 def measure_trajectories(trajectories: Sequence[SampledTrajectory]) -> dict[str, float]:
@@ -102,16 +130,16 @@ def measure_routes(
     trajectories: Sequence[SampledTrajectory],
     rewards: Sequence[TrajectoryReward],
     route_by: str,
-    labels: Mapping[str, str | None],
+    labels: Mapping[str, str],
 ) -> dict[str, float]:
     """Return reward, length and truncation by the value of `on_policy.route_by`, as `reward_by_tag/algebra`.
 
-    `rewards` are aligned with the trajectories. `labels` has the value by prompt id, None for prompts that are not
+    `rewards` are aligned with the trajectories. `labels` has the value by prompt id, without prompts that are not
     reported by it.
     """
     by_label: defaultdict[str, list[tuple[SampledTrajectory, TrajectoryReward]]] = defaultdict(list)
     for trajectory, reward in zip(trajectories, rewards, strict=True):
-        label = labels[trajectory.prompt_id]
+        label = labels.get(trajectory.prompt_id)
         if label is not None:
             by_label[label].append((trajectory, reward))
     metrics: dict[str, float] = {}
@@ -122,17 +150,41 @@ def measure_routes(
     return metrics
 
 
-def measure_credit(samples: Sequence[ScoredSample], algorithm: GRPO) -> dict[str, float]:
+def measure_credit(table: RolloutTable, algorithm: GRPO) -> dict[str, float]:
     """Return sampled_advantage and sampled_advantage_std; see `GRPO.advantages_when_sampled`."""
-    sampled = [np.compress(sample.loss_mask, algorithm.advantages_when_sampled(sample)) for sample in samples]
-    if not any(map(len, sampled)):
+    advantages = algorithm.advantages_when_sampled(table)[table.loss_mask]
+    if not len(advantages):
         return {}
-    advantages = np.concatenate(sampled)
     return {"sampled_advantage": float(advantages.mean()), "sampled_advantage_std": float(advantages.std())}
 
 
-def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str, float]:
-    """Return staleness: optimiser updates between the weights that sampled and `policy_version`, mean over samples."""
-    if not samples:
-        return {}
-    return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}
+def staleness(table: RolloutTable, part: int, policy_version: int) -> dict[str, float]:
+    """Return staleness: updates between the weights that sampled and `policy_version`, mean over a part."""
+    versions = table.policy_version[table.part == part]
+    return {"staleness": float((policy_version - versions).mean())} if len(versions) else {}
+
+
+def kl_by_name(
+    scores: TokenScores,
+    kl_N: Tensor,
+    teacher_N: Tensor,
+    is_scored_N: Tensor,
+    groups: Sequence[tuple[str, Tensor | None, Sequence[str]]],
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return numerator and denominator of means over the tokens that a teacher scored, by metric.
+
+    Returns:
+        teacher_kl, and teacher_kl_k3 by `reverse_kl_k3`. divergence, where it is compared. PREFIX/NAME: the KL of the
+        tokens of a name, of `groups` with their prefix, the place of each token's name if there are any, and the names.
+    """
+    k3_N = torch.where(is_scored_N, reverse_kl_k3(scores.logprobs_N.detach(), teacher_N), 0.0)
+    summed = {"teacher_kl": kl_N, "teacher_kl_k3": k3_N}
+    if scores.divergence_N is not None:
+        summed["divergence"] = scores.divergence_N.detach()
+    weights_N = is_scored_N.to(kl_N.dtype)
+    ratios = {name: (sums_N * weights_N, weights_N) for name, sums_N in summed.items()}
+    for prefix, places_N, names in groups:
+        for place, name in enumerate(names if places_N is not None else ()):
+            of_name_N = weights_N * (places_N == place)
+            ratios[f"{prefix}/{name}"] = (kl_N * of_name_N, of_name_N)
+    return ratios

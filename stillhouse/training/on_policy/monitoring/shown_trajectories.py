@@ -5,8 +5,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.store.atomic import replaced_atomically
@@ -14,7 +15,7 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject
 
@@ -24,21 +25,6 @@ _EVERY_STEPS: Final = 20
 _NUM_EACH: Final = 2
 
 Choice = Literal["best", "worst", "random"]
-
-
-class ScoredTrajectory(NamedTuple):
-    """One trajectory with its sample, reward and advantages."""
-
-    trajectory: SampledTrajectory
-    sample: ScoredSample
-    reward: TrajectoryReward
-    advantages: Sequence[float]
-    """One for each token, see `GRPO.advantages_when_sampled`."""
-
-    @property
-    def mean_advantage(self) -> float:
-        """Return the mean over the sampled tokens; there is at least one."""
-        return math.fsum(self.advantages) / sum(self.sample.loss_mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,55 +38,64 @@ class ShownTrajectories:
 
     def show(
         self,
-        index: int,
+        table: RolloutTable,
         trajectories: Sequence[SampledTrajectory],
-        samples: Sequence[ScoredSample],
         rewards: Sequence[TrajectoryReward],
     ) -> None:
-        """Write some of batch `index` if a file is due at any of its steps; the first batch always has one.
+        """Write some of a batch if a file is due at any of its steps; the first batch always has one.
 
-        `samples` has one for each trajectory with at least one turn, in their order.
+        The table has each trajectory with at least one turn, in their order.
         """
         config = self.algorithm.config
         num_steps = config.updates_per_batch
-        step = index * num_steps
-        if -step % _EVERY_STEPS >= num_steps or not samples:
+        step = table.index * num_steps
+        if -step % _EVERY_STEPS >= num_steps or not len(table):
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
-        scored = [
-            ScoredTrajectory(trajectory, sample, reward, self.algorithm.advantages_when_sampled(sample))
-            for (trajectory, reward), sample in zip(sampled, samples, strict=True)
-        ]
+        advantages = self.algorithm.advantages_when_sampled(table)
+        sums = (math.fsum(advantages[row.tokens]) for row in table.rows())
+        means = [total / count for total, count in zip(sums, table.counts.tolist(), strict=True)]
+        rows = []
+        for choice, number in select([reward.total for _, reward in sampled], means, seed=table.index):
+            tokens = shown_tokens(table, number, advantages, self.tokenizer)
+            rows.append(_row(*sampled[number], choice, means[number], table.teacher[number], tokens))
         path = self.folder / f"step-{step:08d}.jsonl"
         with replaced_atomically(path) as work:
-            write_jsonl(work, [_row(*chosen, self.tokenizer) for chosen in select(scored, seed=index)])
+            write_jsonl(work, rows)
         self.listener.log_artifact(path, SHOWN_FOLDER)
 
 
-def select(trajectories: Sequence[ScoredTrajectory], *, seed: int) -> list[tuple[Choice, ScoredTrajectory]]:
-    """Return the two best, the two worst and two others, in this order; each trajectory once.
+def select(rewards: Sequence[float | None], mean_advantages: Sequence[float], *, seed: int) -> list[tuple[Choice, int]]:
+    """Return the places of the two best, the two worst and two others, in this order; each trajectory once.
 
     Best is the highest reward and, where rewards are equal or there are none, the highest mean advantage.
     """
-    rewarded = [scored for scored in trajectories if scored.reward.total is not None]
+    places = range(len(rewards))
     ranked = sorted(
-        rewarded or trajectories, key=lambda scored: (scored.reward.total or 0.0, scored.mean_advantage), reverse=True
+        [place for place in places if rewards[place] is not None] or places,
+        key=lambda place: (rewards[place] or 0.0, mean_advantages[place]),
+        reverse=True,
     )
     best, worst = ranked[:_NUM_EACH], ranked[_NUM_EACH:][-_NUM_EACH:]
-    ids = {id(scored) for scored in (*best, *worst)}
-    others = [scored for scored in trajectories if id(scored) not in ids]
+    others = [place for place in places if place not in best + worst]
     others = random.Random(seed).sample(others, min(_NUM_EACH, len(others)))
     return [
-        *(("best", scored) for scored in best),
-        *(("worst", scored) for scored in reversed(worst)),
-        *(("random", scored) for scored in others),
+        *(("best", place) for place in best),
+        *(("worst", place) for place in reversed(worst)),
+        *(("random", place) for place in others),
     ]
 
 
-def _row(choice: Choice, scored: ScoredTrajectory, tokenizer: PreTrainedTokenizerBase) -> JsonObject:
+def _row(
+    trajectory: SampledTrajectory,
+    reward: TrajectoryReward,
+    choice: Choice,
+    mean_advantage: float,
+    teacher: str | None,
+    tokens: list[JsonObject],
+) -> JsonObject:
     """Return the trajectory in the form of a dataset's row, with its tokens."""
-    trajectory, sample, reward, advantages = scored
     return {
         "id": trajectory.rollout_key,
         "prompt_id": trajectory.prompt_id,
@@ -112,17 +107,17 @@ def _row(choice: Choice, scored: ScoredTrajectory, tokenizer: PreTrainedTokenize
         "turns": trajectory.num_turns,
         "num_tool_calls": trajectory.num_tool_calls,
         "num_tool_errors": trajectory.num_tool_errors,
-        "completion_tokens": sum(sample.loss_mask),
+        "completion_tokens": sum(trajectory.loss_mask),
         "score": reward.total,
         "metadata": {
             "shown_as": choice,
-            "mean_advantage": scored.mean_advantage,
+            "mean_advantage": mean_advantage,
             "rewards": reward.parts,
             "reward_errors": reward.errors,
-            "teacher": sample.teacher,
-            "policy_version": sample.policy_version,
+            "teacher": teacher,
+            "policy_version": trajectory.policy_version,
         },
-        "tokens": shown_tokens(sample, advantages, tokenizer),
+        "tokens": tokens,
     }
 
 
@@ -131,22 +126,19 @@ _MAX_UTF8_BYTES: Final = 4
 
 
 def shown_tokens(
-    sample: ScoredSample, advantages: Sequence[float], tokenizer: PreTrainedTokenizerBase
+    table: RolloutTable, number: int, advantages: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> list[JsonObject]:
-    """Return the tokens after the prompt: the text of each and, of the sampled ones, id, advantage and nats."""
-    start = sample.loss_mask.index(True)
-    kls = sample.sampled_kl
-    tokens: list[JsonObject] = []
-    for position, text in enumerate(token_texts(tokenizer, sample.token_ids[start:]), start=start):
-        token: JsonObject = {"text": text}
-        if sample.loss_mask[position]:
-            token |= {"id": sample.token_ids[position], "advantage": advantages[position]}
-            if sample.sampling_logprobs is not None:
-                token["student"] = sample.sampling_logprobs[position]
-            if sample.teacher_logprobs is not None and kls is not None:
-                token |= {"teacher": sample.teacher_logprobs[position], "kl": kls[position]}
-        tokens.append(token)
-    return tokens
+    """Return a trajectory's tokens after the prompt: their texts and, of the sampled ones, id, advantage and nats."""
+    tokens = slice(table.starts[number] + np.argmax(table.loss_mask[table.starts[number] :]), table.starts[number + 1])
+    columns = {"id": table.token_ids, "advantage": advantages, "student": table.sampling_logprobs}
+    if not np.isnan(table.teacher_logprobs[tokens]).any():
+        columns |= {"teacher": table.teacher_logprobs, "kl": table.sampled_kl}
+    lists = {name: column[tokens].tolist() for name, column in columns.items()}
+    texts = token_texts(tokenizer, table.token_ids[tokens].tolist())
+    return [
+        {"text": text, **({name: values[place] for name, values in lists.items()} if is_sampled else {})}
+        for place, (text, is_sampled) in enumerate(zip(texts, table.loss_mask[tokens].tolist(), strict=True))
+    ]
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> list[str]:

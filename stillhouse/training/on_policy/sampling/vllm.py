@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from stillhouse.chat.template import render
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
@@ -53,7 +55,8 @@ class VllmEngines:
     """Engines over a student that a server samples.
 
     Weights are handed over in `folder`, under the same path on the server's machine; it is deleted at the end. A server
-    that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over.
+    that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over. One that `sleeps` gives
+    its device's memory back while it does not sample.
 
     Raises:
         ConfigError: vLLM does not support the student's adapter.
@@ -68,12 +71,14 @@ class VllmEngines:
         *,
         max_outage_s: float = 0.0,
         say: Callable[[str | None], None] = lambda text: None,
+        sleeps: bool = False,
     ) -> None:
         assert config.engine_url is not None
         self._student = student
         self._config = config
         self._folder = folder.absolute()
         self._say = say
+        self._sleeps = sleeps
         self._prefix = f"stillhouse-{digest([str(self._folder)])[:8]}-v"
         self._is_adapter = student.model is not student.causal_lm
         if self._is_adapter:
@@ -90,13 +95,21 @@ class VllmEngines:
     def engine(self, version: int) -> Iterator[VllmEngine]:
         """See `SamplingEngines`. The weights are the server's once the block begins."""
         is_first = self._version is None
+        if self._sleeps:
+            torch.cuda.empty_cache()
+            self._server.post("/wake_up", None)
         if version != self._version:
             self._hand_over(version)
-        engine = VllmEngine(self._server, self._name, self._config.max_concurrent, self._restore)
+        engine = VllmEngine(
+            self._server, self._name, self._config.max_concurrent, self._restore, lambda: self._has(version)
+        )
         try:
-            if is_first:
+            # A server that woke may lack what it was given: adapters above all.
+            if is_first or self._sleeps:
                 self._probe(engine)
             yield engine
+            if self._sleeps:
+                self._server.post("/sleep?level=1", None)
         finally:
             engine.close()
 
@@ -137,6 +150,11 @@ class VllmEngines:
             return
         self._server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
         self._reset_cache()
+        self._server.post("/update_weight_version", {"new_version": f"{self._prefix}{version}"})
+
+    def _has(self, version: int) -> bool:
+        """Return whether the server has the weights of a version; one without their adapter says so itself."""
+        return self._is_adapter or self._server.weight_version() == f"{self._prefix}{version}"
 
     def _reset_cache(self) -> None:
         """Have the server forget the keys and values that the old weights computed; it refuses while it uses some."""

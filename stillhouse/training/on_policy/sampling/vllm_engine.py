@@ -18,13 +18,22 @@ class VllmEngine:
     """Completions by one model name of a server, up to `max_concurrent` at once.
 
     `restore` waits for a server that was lost and gives it the weights again. An answer that came while that was going
-    on may be of other weights: it is dropped, and its request sent again.
+    on, or from a server that was started anew between two requests (`has_weights`), may be of other weights: it is
+    dropped, and its request sent again.
     """
 
-    def __init__(self, server: VllmServer, model: str, max_concurrent: int, restore: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: VllmServer,
+        model: str,
+        max_concurrent: int,
+        restore: Callable[[], None],
+        has_weights: Callable[[], bool],
+    ) -> None:
         self._server = server
         self._model = model
         self._restore = restore
+        self._has_weights = has_weights
         self._restoring = threading.Lock()
         self._num_restored = 0
         self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
@@ -52,6 +61,7 @@ class VllmEngine:
             answer, is_lost = None, False
             try:
                 answer = self._server.complete(body)
+                is_lost, reason = not self._has_weights(), "it was started anew between two requests"
             except ServerLost as lost:
                 is_lost, reason = True, str(lost)
             with self._restoring:

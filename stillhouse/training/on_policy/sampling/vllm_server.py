@@ -24,6 +24,7 @@ _REMEDIES: Final = {
         "Start it with VLLM_SERVER_DEV_MODE=1 in its environment, in a version whose reload_weights takes a "
         "weights_path, where it sees the folder under the same path; or train an adapter (student.parameters: lora)"
     ),
+    "/update_weight_version": "It has to be of version 0.32 or later; or train an adapter (student.parameters: lora)",
 }
 
 
@@ -64,12 +65,13 @@ class VllmServer:
         Raises ServerLost if the connection was lost, or the server does not know the model.
         """
         path = "/v1/completions"
-        try:
-            return self._server.post(path, body, self._patient, _is_lost)
-        except RequestFailed as error:
-            if _is_lost(error.failure):
-                raise ServerLost(error.failure.message) from error
-            raise self._error(path, error.failure) from error
+        return self._ask(path, lambda: self._server.post(path, body, self._patient, _is_lost), _is_lost)
+
+    def weight_version(self) -> str:
+        """Return what `/update_weight_version` was given last since it started; raises as `complete`."""
+        path = "/weight_info"
+        answer = self._ask(path, lambda: self._server.get(path, self._patient, _is_lost), _is_lost)
+        return str(answer.get("weight_version")) if isinstance(answer, dict) else ""
 
     def models(self, *, is_first: bool = False) -> list[ListedModel]:
         """Return what it serves, at least one: base models and adapters; raises as `post`.
@@ -89,10 +91,14 @@ class VllmServer:
         self.stop()
         self._server.close()
 
-    def _ask(self, path: str, request: Callable[[], Any]) -> Any:
+    def _ask(
+        self, path: str, request: Callable[[], Any], is_lost: Callable[[Failure], bool] = lambda failure: False
+    ) -> Any:
         try:
             return request()
         except RequestFailed as error:
+            if is_lost(error.failure):
+                raise ServerLost(error.failure.message) from error
             raise self._error(path, error.failure) from error
 
     def _error(self, path: str, failure: Failure) -> EndpointError:

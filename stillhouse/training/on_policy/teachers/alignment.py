@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.model.token_bytes import token_bytes
-from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView, sampled_runs
+from stillhouse.training.trajectories import sampled_runs
+from stillhouse.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,13 @@ class ByteAlignment:
         """Return the alignment of two tokenizers' tokens."""
         return cls(text_sizes(student), text_sizes(teacher), ends)
 
-    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+    def scores(self, request: Sample, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`; a request without a view has the teacher's tokens."""
         if request.teacher_view is None:
             return scores
-        student = TeacherView(request.token_ids, request.loss_mask)
-        return SequenceScores(self.align(student, request.teacher_view, scores.logprobs))
+        return SequenceScores(self.align(request, request.teacher_view, scores.logprobs))
 
-    def align(self, student: TeacherView, teacher: TeacherView, logprobs: Sequence[float]) -> list[float]:
+    def align(self, student: Sample, teacher: Sample, logprobs: Sequence[float]) -> list[float]:
         """Return the teacher's log-probabilities of the student's sampled tokens, from those of its own, in order.
 
         Raises ValueError if the numbers of turns differ.

@@ -1,11 +1,11 @@
 """A teacher in this process: a frozen model, which also gives its full distribution."""
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -20,9 +20,9 @@ from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.blocks import compile_frozen_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
 from stillhouse.training.model.packing import packs_exactly
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
 from stillhouse.training.on_policy.teachers.teacher import Alignment
+from stillhouse.types import Sample
 
 MAX_BYTES: Final = 4 << 30
 """Hidden states of one teacher that are kept at most: half a million tokens of 4,096 numbers in half precision."""
@@ -40,9 +40,9 @@ class HiddenCache:
         self._num_bytes = 0
         self._kept: dict[tuple[bytes, ...], Tensor] = {}
 
-    def get(self, views: Sequence[TeacherView], compute: Callable[[], Tensor]) -> Tensor:
+    def get(self, views: Sequence[Sample], compute: Callable[[], Tensor]) -> Tensor:
         """Return the result of `compute`, or on the CPU the earlier one for the same views in this order."""
-        key = tuple(part for view in views for part in (array("q", view.token_ids).tobytes(), bytes(view.loss_mask)))
+        key = tuple(np.asarray(part, np.int64).tobytes() for view in views for part in (view.token_ids, view.loss_mask))
         kept = self._kept.get(key)
         if kept is not None:
             return kept
@@ -88,7 +88,7 @@ class LocalTeacher(PackedTeacher):
         if compiled:
             compile_frozen_blocks(model)
 
-    def reference(self, samples: Sequence[ScoredSample]) -> Reference:
+    def reference(self, samples: Sequence[Sample]) -> Reference:
         views = [sample.read for sample in samples]
         if self._cache is None:
             hidden_NR = self._hidden_states(views)
@@ -101,7 +101,7 @@ class LocalTeacher(PackedTeacher):
         if self._cache is not None:
             self._cache.clear()
 
-    def _hidden_states(self, views: Sequence[TeacherView]) -> Tensor:
+    def _hidden_states(self, views: Sequence[Sample]) -> Tensor:
         with self._reading():
             return self._packed.hidden_states(views)[0]
 

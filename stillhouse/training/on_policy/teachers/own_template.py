@@ -23,12 +23,11 @@ from stillhouse.chat.template import prefix_texts, render_text
 from stillhouse.chat.thinking import is_closed, opening_of
 from stillhouse.chat.tokenizer import decode_all, encode
 from stillhouse.errors import ConfigError
-from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 from stillhouse.training.on_policy.teachers.views import Opening, prompt_messages, rendering, sampled_turns
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata, ToolSchema
+from stillhouse.types import Message, PromptMetadata, Sample, ToolSchema
 
 _BLOCK_TOKENS: Final = 24
 """Tokens at the end of a prompt that hold an empty thinking block."""
@@ -50,11 +49,11 @@ class OwnTemplate:
     """Most completions of a trajectory."""
     hint: Hint | None = None
 
-    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample | None:
         """See `ViewBuilder`; it also raises TrainingError where one template opens a block that the other closes."""
         with rendering(trajectory.prompt_id, _REMEDY):
             view = self._view(trajectory, metadata)
-        return None if view == TeacherView(trajectory.token_ids, trajectory.loss_mask) else view
+        return None if view == Sample(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id) else view
 
     def added_tokens(self, openings: Sequence[Opening]) -> int:
         """See `ViewBuilder`: of the longest prompt, and of as many turns with four calls each as there may be.
@@ -74,7 +73,7 @@ class OwnTemplate:
         kinds = (0, 1, _CALLS_OF_A_TURN) if with_tools else (0,)
         return max(0, added) + num_replies * max(0, *map(self._added_to_replies, kinds))
 
-    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
+    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample:
         prompt, tools = prompt_messages(trajectory, self.hint, metadata), trajectory.tools
         turns = sampled_turns(trajectory)
         text = render_text(self.teacher, prompt, tools, add_generation_prompt=True)
@@ -92,7 +91,7 @@ class OwnTemplate:
                     read = [end, *read]
             ids += written + read
             mask += [True] * len(written) + [False] * len(read)
-        return TeacherView(ids, mask)
+        return Sample(ids, mask, trajectory.prompt_id)
 
     def _opened(self, text: str, student_ids: Sequence[int]) -> str:
         """Return a text that ends with the teacher's generation prompt, with the thinking block of the student's."""

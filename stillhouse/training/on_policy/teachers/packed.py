@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -21,7 +22,6 @@ from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
 from stillhouse.training.model.microbatches import collate, microbatch_groups
 from stillhouse.training.model.packing import backbone_of, states_before_targets
-from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
 from stillhouse.types import Sample
 
@@ -63,29 +63,27 @@ class PackedModel:
         """Return the number of rows of the output layer."""
         return len(self.head.weight)
 
-    def hidden_states(self, views: Sequence[TeacherView]) -> tuple[Tensor, Tensor]:
+    def hidden_states(self, views: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         """Return the last hidden states [N, R] that predict the views' scored tokens, and those tokens [N].
 
         Raises:
             TrainingError: a view exceeds the model's context, or has a token id outside its vocabulary.
         """
         self._check(views)
-        return self._hidden_states([_sample(view) for view in views])
+        return self._hidden_states(views)
 
-    def scores(self, views: Sequence[TeacherView], settings: ScoringSettings) -> list[SequenceScores]:
+    def scores(self, views: Sequence[Sample], settings: ScoringSettings) -> list[SequenceScores]:
         """Return the scores of each view's tokens under softmax(logits / temperature); raises as `hidden_states`."""
         self._check(views)
-        answers = [SequenceScores([]) for _ in views]
-        samples = [_sample(view) for view in views]
-        places = {id(sample): place for place, sample in enumerate(samples)}
-        for group in microbatch_groups(samples, settings.batch_tokens, packing=self._packing):
+        answers: dict[int, SequenceScores] = {}
+        for group in microbatch_groups(views, settings.batch_tokens, packing=self._packing):
             scores = self._target_scores(*self._hidden_states(group), settings.temperature, settings.top_k)
             first = 0
-            for sample in group:
-                last = first + sum(sample.loss_mask)
-                answers[places[id(sample)]] = scores.part(first, last)
+            for view in group:
+                last = first + int(np.count_nonzero(view.loss_mask))
+                answers[id(view)] = scores.part(first, last)
                 first = last
-        return answers
+        return [answers.get(id(view), SequenceScores([])) for view in views]
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
@@ -108,24 +106,20 @@ class PackedModel:
         top_NK = TopLogprobs.rounded(torch.cat(ids).cpu().numpy(), torch.cat(best).cpu().numpy()) if top_k else None
         return SequenceScores(torch.cat(logprobs).tolist(), top_NK)
 
-    def _check(self, views: Sequence[TeacherView]) -> None:
+    def _check(self, views: Sequence[Sample]) -> None:
         longest = max((len(view.token_ids) for view in views), default=0)
         if self.max_context is not None and longest > self.max_context:
             raise TrainingError(
                 f"teacher {self._name!r} has {longest} tokens to read and positions for {self.max_context}; lower "
                 "on_policy.max_tokens or max_turns, or shorten its hint"
             )
-        largest = max((max(view.token_ids) for view in views), default=0)
+        largest = max((int(np.max(view.token_ids)) for view in views), default=0)
         if largest >= self.num_rows:
             raise TrainingError(
                 f"teacher {self._name!r} has {self.num_rows} tokens and cannot score token id {largest}: the student's "
                 "embedding has more rows than its tokenizer has tokens, and one of them was sampled. Use a teacher "
                 "of as many rows, or train the student by SFT first, which makes such tokens improbable"
             )
-
-
-def _sample(view: TeacherView) -> Sample:
-    return Sample(view.token_ids, view.loss_mask, prompt_id="")
 
 
 class PackedTeacher(ABC):
@@ -139,7 +133,7 @@ class PackedTeacher(ABC):
     def _reading(self) -> AbstractContextManager[None]:
         """Bring the model into the state in which the teacher reads."""
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
+    def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
         with self._reading():
             scores = self._packed.scores([request.read for request in requests], self._settings)
         return finished(aligned(requests, scores, self._alignment))

@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.scoring.ledger import SAME_TEACHER
-from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
+from stillhouse.types import Sample
 
 _TEXT: Final = "The answer to the question is 42."
 _NUM_TOKENS: Final = 5
@@ -21,7 +21,7 @@ _NUM_REPLICAS: Final = 8
 
 
 def probe(
-    name: str, score: Callable[[Sequence[TeacherView]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
+    name: str, score: Callable[[Sequence[Sample]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
 ) -> list[float]:
     """Return the log-probabilities of a short text, after checks of what `score` gives for the tokens of views.
 
@@ -49,9 +49,8 @@ def probe(
 def probe_local(teacher: Teacher, tokenizer: PreTrainedTokenizerBase) -> list[float]:
     """Probe a teacher in this process."""
 
-    def score(views: Sequence[TeacherView]) -> list[list[float]]:
-        requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
-        return [answer.logprobs for answer in teacher.start(requests).result()]
+    def score(views: Sequence[Sample]) -> list[list[float]]:
+        return [answer.logprobs for answer in teacher.start(views).result()]
 
     return probe(teacher.name, score, tokenizer)
 
@@ -92,7 +91,7 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
     return probed
 
 
-def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:
+def probe_view(tokenizer: PreTrainedTokenizerBase) -> Sample:
     """Return a short text; all tokens but the first are scored."""
     return _all_but_first(tokenizer(_TEXT, add_special_tokens=False)["input_ids"][:_NUM_TOKENS])
 
@@ -101,5 +100,5 @@ def _largest_difference(ones: Sequence[float], others: Sequence[float]) -> float
     return max(abs(one - other) for one, other in zip(ones, others, strict=True))
 
 
-def _all_but_first(ids: list[int]) -> TeacherView:
-    return TeacherView(ids, [False] + [True] * (len(ids) - 1))
+def _all_but_first(ids: list[int]) -> Sample:
+    return Sample(ids, [False] + [True] * (len(ids) - 1), "probe")

@@ -8,11 +8,10 @@ from typing import Final, Literal
 
 from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.views import Opening, ViewBuilder
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class TeacherRouter:
         route = self._find(metadata)
         return None if route is None else route.teacher
 
-    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample | None:
         """Return the teacher's input; None for the trajectory's own tokens, and without a teacher or sampled tokens.
 
         Raises as `ViewBuilder.view`.

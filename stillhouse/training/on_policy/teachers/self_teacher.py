@@ -13,8 +13,8 @@ from torch.nn.utils import skip_init
 
 from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
+from stillhouse.types import Sample
 
 
 class SelfTeacher(PackedTeacher):
@@ -31,7 +31,7 @@ class SelfTeacher(PackedTeacher):
         linears = [module for module in student.causal_lm.modules() if isinstance(module, nn.Linear)]
         self._linears = [(module, module.weight) for module in linears]
 
-    def reference(self, samples: Sequence[ScoredSample]) -> Reference:
+    def reference(self, samples: Sequence[Sample]) -> Reference:
         """See `ExactTeacher`. If the output layer is trained, the next call overwrites the reference's copy of it."""
         with self._reading():
             hidden_NR, _ = self._packed.hidden_states([sample.read for sample in samples])

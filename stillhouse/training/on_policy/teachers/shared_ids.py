@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.next_turn import TurnEnds, turn_ends
 from stillhouse.errors import TrainingError
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.scored import ScoreRequest
+from stillhouse.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class EndExchange:
         places = {ours: theirs, theirs: ours}
         return [places.get(token, token) for token in ids]
 
-    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+    def scores(self, request: Sample, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`: scores of the sampled tokens stay, as the teacher read its own tokens."""
         top = scores.top
         if top is None:
@@ -81,7 +81,7 @@ class SharedIds:
     reads_prompt: bool = True
     """True if the teacher reads the student's tokens of the prompt, and not its own rendering."""
 
-    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+    def scores(self, request: Sample, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`; raises as `check`."""
         if self.exchange is not None:
             scores = self.exchange.scores(request, scores)
@@ -91,7 +91,7 @@ class SharedIds:
         ids_NK = np.where(scores.top.ids_NK < self.count, scores.top.ids_NK, NO_ID)
         return scores._replace(top=replace(scores.top, ids_NK=ids_NK))
 
-    def check(self, request: ScoreRequest) -> None:
+    def check(self, request: Sample) -> None:
         """Raise TrainingError if the teacher lacks a token that it is to read or score."""
         pairs = zip(request.token_ids, request.loss_mask, strict=True)
         read = [token for token, is_sampled in pairs if is_sampled or self.reads_prompt]

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.scored import ScoredSample, ScoreRequest
+from stillhouse.types import Sample
 
 if TYPE_CHECKING:
     from stillhouse.training.head.scores import Reference
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Alignment(Protocol):
     """Makes what a teacher says of its own tokens what it says of the student's."""
 
-    def scores(self, request: ScoreRequest, scores: SequenceScores) -> SequenceScores:
+    def scores(self, request: Sample, scores: SequenceScores) -> SequenceScores:
         """Return scores of the sampled tokens of `request`, in order, from scores of the teacher's tokens."""
 
 
@@ -28,7 +28,7 @@ class Teacher(Protocol):
     max_context: int | None
     """Longest input in tokens; None if unknown."""
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
+    def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
         """Start to score each request's sampled tokens; a teacher in this process has finished when this returns.
 
         `result()` raises a `StillhouseError` if scoring failed.
@@ -42,7 +42,7 @@ class Teacher(Protocol):
 class ExactTeacher(Teacher, Protocol):
     """A teacher that gives its full distribution."""
 
-    def reference(self, samples: Sequence[ScoredSample]) -> "Reference":
+    def reference(self, samples: Sequence[Sample]) -> "Reference":
         """Return last hidden states at the loss positions of `samples`, concatenated, and the output layer.
 
         Call it before the student's forward pass: a `SelfTeacher` swaps the student's weights while it computes.
@@ -50,7 +50,7 @@ class ExactTeacher(Teacher, Protocol):
 
 
 def aligned(
-    requests: Sequence[ScoreRequest], scores: list[SequenceScores], alignment: Alignment | None
+    requests: Sequence[Sample], scores: list[SequenceScores], alignment: Alignment | None
 ) -> list[SequenceScores]:
     """Return scores of the student's tokens; `alignment` is None where the teacher's tokens are the student's."""
     return scores if alignment is None else [alignment.scores(*pair) for pair in zip(requests, scores, strict=True)]

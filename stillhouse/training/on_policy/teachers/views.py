@@ -17,10 +17,9 @@ from stillhouse.chat.rendering import Prefixes, TemplateError
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import encode, encode_all
 from stillhouse.errors import TrainingError
-from stillhouse.training.on_policy.scored import TeacherView, sampled_runs, unsampled_runs
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata
+from stillhouse.training.trajectories import SampledTrajectory, sampled_runs, unsampled_runs
+from stillhouse.types import Message, PromptMetadata, Sample
 
 
 class Opening(NamedTuple):
@@ -35,7 +34,7 @@ class Opening(NamedTuple):
 class ViewBuilder(Protocol):
     """Builds the token sequences that one teacher scores."""
 
-    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample | None:
         """Return the teacher's tokens for a trajectory with sampled tokens; None if they are the student's.
 
         Raises:
@@ -54,13 +53,17 @@ class SameVocabulary:
     tokenizer: PreTrainedTokenizerBase
     hint: Hint | None = None
 
-    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample | None:
         if self.hint is None:
             return None
         messages = prompt_messages(trajectory, self.hint, metadata)
         prompt = render(self.tokenizer, messages, trajectory.tools, add_generation_prompt=True)
         first = trajectory.loss_mask.index(True)
-        return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
+        return Sample(
+            prompt + trajectory.token_ids[first:],
+            [False] * len(prompt) + trajectory.loss_mask[first:],
+            trajectory.prompt_id,
+        )
 
     def added_tokens(self, openings: Sequence[Opening]) -> int:
         return _longest_hint(self.hint, self.tokenizer, openings)
@@ -76,7 +79,7 @@ class OtherVocabulary:
     """The student's tokens that end a turn."""
     hint: Hint | None = None
 
-    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample:
         with rendering(trajectory.prompt_id, "Use a teacher of the student's vocabulary, or another template"):
             return self._view(trajectory, metadata)
 
@@ -84,7 +87,7 @@ class OtherVocabulary:
         """See `ViewBuilder`; the hint alone, as the lengths of other tokens are not known before."""
         return _longest_hint(self.hint, self.teacher, openings)
 
-    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
+    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> Sample:
         schemas = trajectory.tools
         prompt = prompt_messages(trajectory, self.hint, metadata)
         ids = render(self.teacher, prompt, schemas, add_generation_prompt=True)
@@ -99,7 +102,7 @@ class OtherVocabulary:
                 read = next_turn_ids(self.teacher, written, [*prompt, *turn.messages], turn.replies, schemas)
             ids += written + read
             mask += [True] * len(written) + [False] * len(read)
-        return TeacherView(ids, mask)
+        return Sample(ids, mask, trajectory.prompt_id)
 
 
 class SampledTurn(NamedTuple):

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,8 +16,8 @@ CPU = torch.device("cpu")
 both_ways = pytest.mark.parametrize("packing", [False, True])
 
 
-def sample(token_ids: list[int], targets: set[int], prompt_id: str = "p", **lists: list[float]) -> Sample:
-    return Sample(token_ids, [index in targets for index in range(len(token_ids))], prompt_id, **lists)
+def sample(token_ids: list[int], targets: set[int], prompt_id: str = "p") -> Sample:
+    return Sample(token_ids, [index in targets for index in range(len(token_ids))], prompt_id)
 
 
 def collated(samples: list[Sample], packing: bool) -> Microbatch:
@@ -56,28 +57,36 @@ def test_inputs_end_where_nothing_is_predicted_any_more(packing: bool):
 
 @both_ways
 def test_per_token_values_follow_their_tokens(packing: bool):
-    samples = [
-        sample([5, 6, 7], {2}, sampling_logprobs=[0.0, 0.0, -1.5]),
-        sample([8, 9], {1}, sampling_logprobs=[0.0, -2.5]),
-    ]
-    batch = collate(samples, lambda s: {"sampling_logprobs": s.sampling_logprobs}, CPU, packing=packing)
-    assert batch.values["sampling_logprobs"].tolist() == [-1.5, -2.5]
-    assert batch.values["sampling_logprobs"].dtype is torch.float32
+    samples = [sample([5, 6, 7], {2}, "listed"), sample([8, 9], {1}, "array")]
+    values = {"listed": [0.0, 0.0, -1.5], "array": np.array([0.0, -2.5])}
+    batch = collate(samples, lambda s: {"sampling": values[s.prompt_id]}, CPU, packing=packing)
+    assert batch.values["sampling"].tolist() == [-1.5, -2.5]
+    assert batch.values["sampling"].dtype is torch.float32
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "values", "message"),
     [
-        (sample([1, 2], {0, 1}, "abc"), "abc.*first token"),
-        (sample([1, 2], set(), "abc"), "abc.*no token"),
-        (Sample([1, 2], [False, True, True], "abc"), "abc.*2 tokens.*mask of 3"),
-        (sample([1, 2], {1}, "abc"), "abc.*'sampling_logprobs'"),
-        (sample([1, 2], {1}, "abc", sampling_logprobs=[0.0]), "abc.*2 tokens.*1 values"),
+        (sample([1, 2], {0, 1}, "abc"), [0.0, 0.0], "abc.*first token"),
+        (sample([1, 2], set(), "abc"), [0.0, 0.0], "abc.*no token"),
+        (Sample([1, 2], [False, True, True], "abc"), [0.0, 0.0], "abc.*2 tokens.*mask of 3"),
+        (sample([1, 2], {1}, "abc"), None, "abc.*'sampling'"),
+        (sample([1, 2], {1}, "abc"), [0.0], "abc.*2 tokens.*1 values"),
     ],
 )
-def test_bad_samples_are_refused_by_the_name_of_their_prompt(bad: Sample, message: str):
+def test_bad_samples_are_refused_by_the_name_of_their_prompt(bad: Sample, values: list[float] | None, message: str):
     with pytest.raises(ValueError, match=message):
-        collate([bad], lambda s: {"sampling_logprobs": s.sampling_logprobs}, CPU, packing=True)
+        collate([bad], lambda s: {"sampling": values}, CPU, packing=True)
+
+
+def test_a_sample_of_arrays_has_the_microbatch_of_one_of_lists():
+    listed = sample([5, 6, 7, 8], {1, 3})
+    arrays = Sample(np.array(listed.token_ids, np.int32), np.array(listed.loss_mask), "p")  # type: ignore[arg-type]
+    for packing in (False, True):
+        one, other = collated([listed, arrays], packing), collated([listed, listed], packing)
+        assert torch.equal(one.inputs_BT, other.inputs_BT)
+        assert torch.equal(one.target_places_N, other.target_places_N)
+        assert torch.equal(one.targets_N, other.targets_N)
 
 
 def test_values_that_only_some_samples_have_are_refused():

@@ -1,15 +1,19 @@
 """Whole trainings whose rollouts are sampled and scored elsewhere."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import StudentConfig
+from stillhouse.config import RuntimeConfig, StudentConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER
 from stillhouse.training.run_job import run_job
 from tests.stillhouse.training.trainings import read_metrics
+from tests.stillhouse.training.vllm_stand_in import stand_in_python
 
 
 def test_servers_sample_ahead_and_score_while_the_student_trains(
@@ -34,3 +38,28 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
     assert (tmp_path / "student" / "adapter_model.safetensors").exists()
     shown = "".join(file.read_text() for file in (tmp_path / "work" / SHOWN_FOLDER).glob("*.jsonl"))
     assert "does not meet the required JSON schema" in shown, "the job's rules reach the sampler"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_a_training_starts_the_server_that_samples_for_it_and_ends_it(
+    new_on_policy_job: Callable[..., TrainJob], tmp_path: Path, parameters: str
+) -> None:
+    python = stand_in_python(tmp_path)
+    runtime = RuntimeConfig(store=str(tmp_path / "store"), device="cpu", engine="vllm", vllm_python=python)
+    job = new_on_policy_job(
+        tmp_path,
+        {"num_steps": 2, "prompts_per_step": 4, "max_tokens": 24, "log_every_steps": 1},
+        student=StudentConfig.model_validate({"parameters": parameters, "dtype": "float32", "max_length": 512}),
+        runtime=runtime,
+    )
+    run_job(job, NoProgress())
+    rows = [row["metrics"] for row in read_metrics(tmp_path / "work" / "metrics.jsonl")]
+    assert all(row["on_policy/log_ratio_abs_max"] < 1e-3 for row in rows)
+    [arguments] = (tmp_path / "arguments").read_text().splitlines()
+    assert "--logprobs-mode processed_logprobs --dtype float32" in arguments
+    assert ("--enable-lora" in arguments) == (parameters == "lora")
+    port = int(arguments.split("--port ")[1].split()[0])
+    with socket.socket() as free:
+        assert free.connect_ex(("127.0.0.1", port)) != 0
+    assert not (tmp_path / "work" / "served_weights").exists()

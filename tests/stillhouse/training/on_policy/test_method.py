@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,6 @@ from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.on_policy.batches.credit import teacher_shares
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.types import PromptMetadata
 from tests.stillhouse.training.trainings import final_of, trainer_of
@@ -167,10 +167,9 @@ def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod
         {"name": "two", "model": "embedded:student", "routes": ["b"]},
     ]
     method = new_method(answers=tags, teachers=teachers, prompts_per_step=8, num_steps=1)
-    for sample in method.batch(0).samples:
-        assert isinstance(sample, ScoredSample)
-        expected = {"a%": ("one", 0.5), "b": ("two", 1.0)}[str(sample.tag)]
-        assert (sample.teacher, sample.kl_coef) == expected
+    table = method.table(0)
+    for tag, *found in zip(table.tag, table.teacher, table.kl_coef, strict=True):
+        assert found == {"a%": ["one", 0.5], "b": ["two", 1.0]}[str(tag)]
     final = final_of(method)
     assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/a%"] == final["on_policy/teacher_kl/one"]
@@ -200,8 +199,9 @@ def test_teachers_of_few_tokens_have_an_equal_share_of_each_substep_in_whatever_
     for microbatch_tokens in (1, 100_000):
         method = new_method(balance="teachers", microbatch_tokens=microbatch_tokens, **settings)
         for step in (0, 1):
-            samples = [sample for sample in method.batch(step).samples if isinstance(sample, ScoredSample)]
-            assert teacher_shares(samples) == pytest.approx({"one": 0.5, "two": 0.5})
+            table = method.table(step)
+            shares = teacher_shares(table, table.weight, np.flatnonzero(table.part == step))
+            assert shares == pytest.approx({"one": 0.5, "two": 0.5})
         finals.append(final_of(method))
     assert finals[0]["on_policy/teacher_share/two"] == pytest.approx(0.5)
     for name in ("loss", "grad_norm"):
@@ -223,18 +223,21 @@ def test_a_prompt_without_a_teacher_is_trained_on_its_reward_alone(
         divergence=divergence,
         num_steps=1,
     )
+    keys = [method.partition(sample) for sample in method.batch(0).samples]
+    of_teacher = [name or "" for name in method.table(0).teacher]
+    assert keys == (of_teacher if divergence else [""] * len(of_teacher)), "one teacher is compared in a microbatch"
     final = final_of(method)
     assert final["on_policy/teacher_kl"] == pytest.approx(final["on_policy/teacher_kl/one"])
 
 
 def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_method: NewMethod):
     model = load_model("embedded:teacher", device="cpu")
-    for sample in new_method(temperature=0.8).batch(0).samples:
-        assert isinstance(sample, ScoredSample)
-        logprobs = (model(input_ids=torch.tensor([sample.token_ids])).logits[0] / 0.8).log_softmax(-1)
-        expected = [0.0] + [logprobs[i, token].item() for i, token in enumerate(sample.token_ids[1:])]
-        masked = [value if is_sampled else 0.0 for value, is_sampled in zip(expected, sample.loss_mask, strict=True)]
-        assert sample.teacher_logprobs == pytest.approx(masked, abs=1e-4)
+    table = new_method(temperature=0.8).table(0)
+    for row in table.rows():
+        ids = torch.tensor(row.token_ids).long()
+        logprobs = (model(input_ids=ids[None]).logits[0, :-1] / 0.8).log_softmax(-1)
+        expected = logprobs.gather(1, ids[1:, None]).squeeze(1).numpy() * row.loss_mask[1:]
+        assert table.teacher_logprobs[row.tokens][1:] == pytest.approx(expected, abs=1e-4)
 
 
 def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
@@ -249,5 +252,6 @@ def test_a_batch_that_is_lost_halfway_is_sampled_again_and_trained_to_its_end(ne
     killed.batch(0)
     for path in (tmp_path / "rollouts").iterdir():
         path.unlink()
-    again = new_method(folder=tmp_path, **settings).batch(1)
-    assert all(len(sample.old_logprobs) == len(sample.token_ids) for sample in again.samples)
+    table = new_method(folder=tmp_path, **settings).table(1)
+    assert table.old_logprobs is not None
+    assert np.isfinite(table.old_logprobs).all()

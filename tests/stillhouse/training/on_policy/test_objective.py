@@ -17,9 +17,9 @@ from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.credit import with_advantages
-from stillhouse.training.on_policy.objective import Objective
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.batches.credit import advantages
+from stillhouse.training.on_policy.step import Objective
+from tests.stillhouse.training.on_policy.tables import One, table_of
 from tests.stillhouse.training.sections import on_policy_of
 
 V, T = 3, 3
@@ -65,16 +65,16 @@ def config(**settings: Any) -> OnPolicyConfig:
     return on_policy_of({"group_size": 27, **settings})
 
 
-def samples(sampler: Tensor = STUDENT, teacher: Tensor | None = TEACHER, **fields: Any) -> list[ScoredSample]:
-    """One sample for each sequence, after a prompt of one token."""
+def samples(sampler: Tensor = STUDENT, teacher: Tensor | None = TEACHER, **fields: Any) -> list[One]:
+    """One trajectory for each sequence, after a prompt of one token."""
 
     def aligned(logprobs: Tensor) -> list[list[float]]:
         return [[0.0, *row] for row in token_logprobs(logprobs).tolist()]
 
     scored = [None] * len(SEQUENCES) if teacher is None else aligned(teacher)
-    shared = {"prompt_id": "p", "teacher": None if teacher is None else "t", "kl_coef": 1.0, **fields}
+    shared = {"teacher": None if teacher is None else "t", "kl_coef": 1.0, **fields}
     return [
-        ScoredSample([0, *tokens], [False, True, True, True], sampling_logprobs=drawn, teacher_logprobs=known, **shared)
+        One([0, *tokens], [0, 1, 1, 1], sampling=drawn, scored=known, **shared)
         for tokens, drawn, known in zip(SEQUENCES, aligned(sampler), scored, strict=True)
     ]
 
@@ -83,22 +83,21 @@ def rewards(seed: int = 9) -> list[float]:
     return torch.rand(len(SEQUENCES), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def credited(
-    samples: Sequence[ScoredSample], rewards: Sequence[float | None], settings: OnPolicyConfig
-) -> list[ScoredSample]:
-    return with_advantages(samples, rewards, algorithm_of(settings))
+def credited(samples: Sequence[One], rewards: Sequence[float | None], settings: OnPolicyConfig) -> list[One]:
+    made = advantages(table_of(samples), rewards, algorithm_of(settings))
+    if made is None:
+        return list(samples)
+    return [replace(one, advantages=row) for one, row in zip(samples, made.reshape(-1, 1 + T).tolist(), strict=True)]
 
 
 def objective_of(settings: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> Objective:
     return Objective(algorithm_of(settings), teachers, routes)
 
 
-def values_of(objective: Objective, samples: Sequence[ScoredSample]) -> dict[str, Tensor]:
-    by_sample = [objective.token_values(sample) for sample in samples]
-    return {
-        name: torch.tensor([list(values[name])[1:] for values in by_sample], dtype=torch.float64).flatten()
-        for name in by_sample[0]
-    }
+def values_of(objective: Objective, samples: Sequence[One]) -> dict[str, Tensor]:
+    table = table_of(samples)
+    columns = objective.values(table)
+    return {name: torch.from_numpy(column[table.loss_mask]).double() for name, column in columns.items()}
 
 
 def scores_of(student: Tensor, objective: Objective, teacher: Tensor = TEACHER) -> TokenScores:
@@ -115,15 +114,13 @@ def scores_of(student: Tensor, objective: Objective, teacher: Tensor = TEACHER) 
     )
 
 
-def losses_of(
-    settings: OnPolicyConfig, batch: Sequence[ScoredSample], student: Tensor = STUDENT, **names: Any
-) -> TokenLosses:
+def losses_of(settings: OnPolicyConfig, batch: Sequence[One], student: Tensor = STUDENT, **names: Any) -> TokenLosses:
     objective = objective_of(settings, **({"teachers": ["t"]} | names))
     return objective.loss(scores_of(student, objective), values_of(objective, batch))
 
 
 def expected_gradient(
-    settings: OnPolicyConfig, batch: Sequence[ScoredSample], sampler: Tensor = STUDENT, **names: Any
+    settings: OnPolicyConfig, batch: Sequence[One], sampler: Tensor = STUDENT, **names: Any
 ) -> Tensor:
     """Gradient of the expectation under the sampler of the sum of a sequence's losses."""
     student = STUDENT.clone().requires_grad_()
@@ -176,7 +173,7 @@ def test_the_output_layer_gives_the_objective_the_scores_it_needs(settings: Mapp
     batch = [replace(sample, weight=weight) for sample, weight in zip(samples(), probabilities, strict=True)]
     sums = fused_loss(
         hidden_NH, head, CHOSEN.flatten(), values_of(objective, batch), objective.loss, scale=1.0,
-        wants_entropy=objective.wants_entropy, divergence=objective.divergence, reference=reference, chunk_elements=20,
+        wants_entropy=True, divergence=objective.divergence, reference=reference, chunk_elements=20,
     )  # fmt: skip
     sums.loss.backward()
     assert head.weight.grad is not None
@@ -223,7 +220,7 @@ def test_teachers_score_their_own_prompts_with_their_own_factor_and_nobody_else(
     alone = [losses_of(settings, batch).losses_N.view(-1, T) for batch in (by_t, by_u)]
     routed = [replace(sample, route="math") for sample in by_t[:10]]
     routed += [replace(sample, teacher="u", route="code") for sample in by_u[10:20]]
-    routed += [replace(sample, teacher=None, teacher_logprobs=None) for sample in by_t[20:]]
+    routed += [replace(sample, teacher=None, scored=None) for sample in by_t[20:]]
     together = losses_of(settings, routed, teachers=["t", "u"], routes=["math", "code"])
     losses = together.losses_N.view(-1, T)
     assert torch.equal(losses[:20], torch.cat([alone[0][:10], alone[1][10:20]]))
@@ -244,13 +241,6 @@ def test_samples_that_nobody_scores_still_learn_from_rewards_where_distributions
     only = config(reward_coef=1.0, kl_coef=0.0)
     assert_same_bits(losses, losses_of(only, credited(samples(teacher=None), rewards(), only), teachers=[]))
     assert not losses.ratios["teacher_kl"][1].any()
-
-
-def test_one_teachers_distribution_is_compared_in_a_microbatch():
-    of_t, of_nobody = samples()[0], replace(samples()[0], teacher=None)
-    exact, sampled = objective_of(config(divergence=[{}]), ["t"]), objective_of(config(), ["t"])
-    assert (exact.partition(of_t), exact.partition(of_nobody)) == ("t", "")
-    assert sampled.partition(of_t) == sampled.partition(of_nobody) == ""
 
 
 def test_an_id_that_the_teacher_does_not_have_is_left_out_of_its_kl():
@@ -281,7 +271,7 @@ def test_corrected_ratios_are_those_to_the_sampler_up_to_what_is_cut(old: Tensor
     """Once against the student as it is, for one update, and once against what it was before the first of several."""
     before = STUDENT if old is None else old
     batch = [
-        replace(sample, old_logprobs=[0.0, *row])
+        replace(sample, old=[0.0, *row])
         for sample, row in zip(samples(SAMPLER), token_logprobs(before).tolist(), strict=True)
     ]
     passes = {"num_passes": 1 if old is None else 2}

@@ -1,6 +1,6 @@
 """Training a student that is asked by `User: ... Assistant:` with a chat teacher that reads by its own template."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.types import Sample
 from tests.stillhouse.training.trainings import final_of
 
 NewMethod = Callable[..., OnPolicy]
@@ -28,7 +28,7 @@ def log_distributions(ref: str, rows: list[tuple[list[int], list[bool]]]) -> Ten
     return torch.cat(logits).log_softmax(-1)
 
 
-def explicit(student_ref: str, samples: list[ScoredSample], top_k: int | None) -> dict[str, float]:
+def explicit(student_ref: str, samples: Sequence[Sample], top_k: int | None) -> dict[str, float]:
     """The metrics by the definitions with the ends of turns exchanged, of all tokens or of the teacher's best ones."""
     p = log_distributions(student_ref, [(one.token_ids, one.loss_mask) for one in samples])
     q = log_distributions("embedded:teacher", [(one.read.token_ids, one.read.loss_mask) for one in samples])
@@ -71,7 +71,7 @@ def test_a_step_is_taken_against_the_teachers_distribution_with_the_ends_of_turn
         teacher |= {"kind": "vllm", "base_url": serve("embedded:teacher", "embedded:teacher")}
         teacher["top_k"] = top_k if settings else None
     method = new_method(student_ref=colon_student, teachers=[teacher], num_steps=1, max_tokens=40, **settings)
-    samples = [sample for sample in method.batch(0).samples if isinstance(sample, ScoredSample)]
+    samples = method.batch(0).samples
     final = final_of(method)
     known = explicit(colon_student, samples, top_k)
     assert final["on_policy/teacher_kl"] == pytest.approx(known["teacher_kl"], abs=1e-4)

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stillhouse.config import OnPolicyConfig
@@ -81,7 +82,7 @@ def test_fewer_prompts_with_room_than_a_batch_takes_are_refused_with_the_longest
 
 def test_prompts_over_the_limit_are_left_out_and_counted(new_method: NewMethod, caplog: pytest.LogCaptureFixture):
     samples = new_method(prompts_per_step=16, max_tokens=1, max_turns=1).batch(0).samples
-    sizes = {sample.prompt_id: sample.loss_mask.index(True) for sample in samples}
+    sizes = {sample.prompt_id: int(np.argmax(sample.loss_mask)) for sample in samples}
     limit = sorted(sizes.values())[9]
     method = new_method(max_prompt_tokens=limit, num_steps=3, max_tokens=12)
     num_dropped = sum(size > limit for size in sizes.values())

@@ -12,8 +12,8 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.scoring.api import WrongAnswer
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.scored import ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
+from stillhouse.types import Sample
 
 ResultT = TypeVar("ResultT")
 
@@ -35,10 +35,10 @@ class ServedTeacher:
     resources: ExitStack
     alignment: Alignment | None = None
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
+    def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
         return self.server.start(self._explained(self._score(requests)))
 
-    def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
+    def ask(self, views: Sequence[Sample], temperature: float) -> list[list[float]]:
         """Return the log-probabilities of the views' scored tokens, by one request that bypasses the ledger.
 
         Raises EndpointError if the server does not return them.
@@ -46,13 +46,13 @@ class ServedTeacher:
         scores = self.server.start(self._explained(self.scorer.score_now(views, temperature))).result()
         return [scored.logprobs for scored in scores]
 
-    def ask_at_once(self, view: TeacherView, temperature: float, count: int) -> list[list[float]]:
+    def ask_at_once(self, view: Sample, temperature: float, count: int) -> list[list[float]]:
         """Return the answers to `count` requests of `ask` for the same view at once."""
         asked = [self.scorer.score_now([view], temperature) for _ in range(count)]
         futures = [self.server.start(self._explained(request)) for request in asked]
         return [scored.logprobs for future in futures for scored in future.result()]
 
-    def spellings(self, view: TeacherView) -> list[str | None]:
+    def spellings(self, view: Sample) -> list[str | None]:
         """Return the server's text of each token, None where it returns none; raises as `ask`."""
         return self.server.start(self._explained(self.scorer.spellings(view))).result()
 
@@ -61,7 +61,7 @@ class ServedTeacher:
         self.server.start(self.scorer.aclose()).result()
         self.resources.close()
 
-    async def _score(self, requests: Sequence[ScoreRequest]) -> list[SequenceScores]:
+    async def _score(self, requests: Sequence[Sample]) -> list[SequenceScores]:
         scores = await self.scorer.score([request.read for request in requests])
         return aligned(requests, scores, self.alignment)
 

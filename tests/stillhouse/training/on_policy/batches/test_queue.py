@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import StoreError
-from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.table import RolloutTable
+from tests.stillhouse.training.on_policy.tables import table_of
 
 
 class Maker:
@@ -17,12 +18,12 @@ class Maker:
         self.made: list[tuple[int, int]] = []
         self._before_second = before_second
 
-    def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
-        def make() -> RolloutBatch:
+    def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
+        def make() -> RolloutTable:
             if index == 1:
                 self._before_second()
             self.made.append((index, policy_version))
-            return RolloutBatch(index, policy_version, [[]])
+            return table_of([], index=index, version=policy_version)
 
         return make
 
@@ -42,14 +43,14 @@ def new_queue(tmp_path: Path) -> NewQueue:
 
 def test_each_batch_is_of_the_newest_weights(new_queue: NewQueue) -> None:
     queue = new_queue(num_batches=3)
-    assert [queue.get(index, 2 * index).policy_version for index in range(3)] == [0, 2, 4]
-    assert queue.get(2, 5).policy_version == 4
+    assert [queue.get(index, 2 * index).metrics["version"] for index in range(3)] == [0, 2, 4]
+    assert queue.get(2, 5).metrics["version"] == 4
 
 
 def test_batches_are_made_ahead_but_not_behind_the_end(new_queue: NewQueue) -> None:
     maker = Maker()
     queue = new_queue(maker, num_batches=4, max_staleness=2)
-    assert [queue.get(index, index).policy_version for index in range(4)] == [0, 0, 0, 1]
+    assert [queue.get(index, index).metrics["version"] for index in range(4)] == [0, 0, 0, 1]
     assert maker.made == [(0, 0), (1, 0), (2, 0), (3, 1)]
 
 
@@ -59,7 +60,7 @@ def test_a_killed_training_makes_nothing_again(new_queue: NewQueue) -> None:
         first.get(index, index)
     maker = Maker()
     again = new_queue(maker, max_staleness=1)
-    assert [again.get(index, index).policy_version for index in range(1, 5)] == [0, 1, 2, 3]
+    assert [again.get(index, index).metrics["version"] for index in range(1, 5)] == [0, 1, 2, 3]
     assert maker.made == [(4, 3), (5, 4)]
 
 
@@ -75,7 +76,7 @@ def test_a_batch_in_the_place_of_another_is_refused(new_queue: NewQueue, tmp_pat
 def test_a_batch_with_more_metrics_is_kept(new_queue: NewQueue) -> None:
     queue = new_queue()
     queue.get(0, 0)
-    queue.keep(RolloutBatch(0, 0, [[]], {"old": 1.0}))
+    queue.keep(table_of([], old=1.0))
     assert queue.get(0, 0).metrics == new_queue().get(0, 0).metrics == {"old": 1.0}
 
 
@@ -92,7 +93,7 @@ def test_the_next_batch_is_made_while_this_one_is_trained_on(new_queue: NewQueue
     queue = new_queue(Maker(lambda: is_trained.wait(120)), num_batches=2, max_staleness=1, in_background=True)
     assert queue.get(0, 0).index == 0
     is_trained.set()
-    assert queue.get(1, 1).policy_version == 0
+    assert queue.get(1, 1).metrics["version"] == 0
     queue.close()
 
 

@@ -14,9 +14,9 @@ from stillhouse.training.on_policy.monitoring.metrics import (
     staleness,
 )
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import StopReason, Turn
+from tests.stillhouse.training.on_policy.tables import One, table_of
 
 
 def sampled(
@@ -37,10 +37,6 @@ def sampled(
         "key", prompt_id, 0, [], [], turns, stop_reason, "student", token_ids=token_ids, loss_mask=loss_mask,
         sampling_logprobs=[0.0] * len(token_ids), **facts,
     )  # fmt: skip
-
-
-def scored(**facts: Any) -> ScoredSample:
-    return ScoredSample([7, 8, 9], [False, True, True], "p", sampling_logprobs=[0.0, -1.0, -2.0], **facts)
 
 
 def test_lengths_are_of_whole_trajectories_and_shares_of_all_of_them() -> None:
@@ -100,7 +96,7 @@ def test_figures_are_reported_by_route_where_prompts_have_one() -> None:
         sampled([1], prompt_id="c"),
     ]
     rewards = [TrajectoryReward(1.0), TrajectoryReward(None), TrajectoryReward(0.0)]
-    metrics = measure_routes(batch, rewards, "tag", {"a": "maths", "b": "code", "c": None})
+    metrics = measure_routes(batch, rewards, "tag", {"a": "maths", "b": "code"})
     assert metrics == {
         "reward_by_tag/maths": 1.0,
         "mean_completion_tokens_by_tag/maths": 2.0,
@@ -111,13 +107,16 @@ def test_figures_are_reported_by_route_where_prompts_have_one() -> None:
 
 
 def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
-    sample = scored(advantages=[0.0, 0.5, 0.5], teacher_logprobs=[0.0, -3.0, -1.0], kl_coef=0.1)
+    sampling, scored, known = [0.0, -1.0, -2.0], [0.0, -3.0, -1.0], [0.0, 0.5, 0.5]
+    one = One([7, 8, 9], [0, 1, 1], "p", sampling, scored, kl_coef=0.1, advantages=known)
     algorithm = algorithm_of(OnPolicyConfig())
-    metrics = measure_credit([sample, ScoredSample([1], [False], "q")], algorithm)
+    metrics = measure_credit(table_of([one, One([1], [0], "q", advantages=[0.0])]), algorithm)
     assert metrics == pytest.approx({"sampled_advantage": 0.45, "sampled_advantage_std": 0.15})
-    assert measure_credit([], algorithm) == {}
+    assert measure_credit(table_of([]), algorithm) == {}
 
 
 def test_staleness_counts_updates_since_sampling() -> None:
-    assert staleness([scored(policy_version=4), scored(policy_version=7)], 7) == {"staleness": 1.5}
-    assert staleness([], 7) == {}
+    table = table_of([One([1], [0], policy_version=version, part=version // 8) for version in (4, 7, 8)], num_parts=3)
+    assert staleness(table, 0, 7) == {"staleness": 1.5}
+    assert staleness(table, 1, 9) == {"staleness": 1.0}
+    assert staleness(table, 2, 7) == {}

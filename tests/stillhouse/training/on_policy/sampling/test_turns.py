@@ -16,8 +16,7 @@ from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, comple
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
-from stillhouse.training.on_policy.scored import sampled_runs
-from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.training.trajectories import SampledTrajectory, sampled_runs
 from stillhouse.types import Message, Prompt, StopReason, Trajectory
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}

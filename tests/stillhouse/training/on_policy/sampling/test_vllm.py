@@ -172,3 +172,22 @@ def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: NewEngin
         pass
     with again.engine(5):
         assert len([name for name in models(server) if name.startswith("stillhouse-")]) == 1
+
+
+def test_a_server_that_was_started_anew_between_two_requests_is_noticed(
+    original_weights: None, server: str, new_engines: NewEngines
+) -> None:
+    student = student_of(parameters="full")
+    disturb(student, 0.02, seed=0)
+    root = server.removesuffix("v1")
+
+    def start_anew() -> None:
+        """Leave the server as a start does: with the base model's weights, and a version that nobody set."""
+        call = {"method": "reload_weights", "kwargs": {"weights_path": resolve_model("embedded:student")}}
+        httpx.post(root + "collective_rpc", json=call).raise_for_status()
+        httpx.post(root + "update_weight_version", json={"new_version": "default"}).raise_for_status()
+
+    with new_engines(student).engine(0) as engine:
+        before = engine.complete(REQUEST)
+        start_anew()
+        assert engine.complete(REQUEST) == before

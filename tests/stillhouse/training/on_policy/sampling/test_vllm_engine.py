@@ -22,8 +22,10 @@ class Scripted:
         self.complete = complete
 
 
-def engine(complete: Callable[[Any], Any], restore: Callable[[], None]) -> VllmEngine:
-    return VllmEngine(cast(VllmServer, Scripted(complete)), "student", 2, restore)
+def engine(
+    complete: Callable[[Any], Any], restore: Callable[[], None], has_weights: Callable[[], bool] = lambda: True
+) -> VllmEngine:
+    return VllmEngine(cast(VllmServer, Scripted(complete)), "student", 2, restore, has_weights)
 
 
 def answer(token: int) -> dict[str, Any]:
@@ -72,6 +74,13 @@ def test_an_answer_that_came_while_weights_were_restored_is_dropped() -> None:
         first, second = threads.map(sampled.complete, [GenerationRequest([1], 1), GenerationRequest([2], 1)])
     assert (first.completion_ids, second.completion_ids) == ([1], [2])
     assert sorted(asked) == [1, 1, 2, 2]
+
+
+def test_an_answer_of_a_server_that_lost_its_weights_is_dropped() -> None:
+    restored: list[bool] = []
+    tokens = iter([99, 7])
+    sampled = engine(lambda body: answer(next(tokens)), lambda: restored.append(True), lambda: bool(restored))
+    assert sampled.complete(GenerationRequest([1], 1)).completion_ids == [7]
 
 
 def test_a_server_that_is_lost_again_and_again_is_given_up() -> None:

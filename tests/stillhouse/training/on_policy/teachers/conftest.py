@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
+from stillhouse.types import Sample
 from tests.stillhouse.training.sections import on_policy_of
 
 MODEL = "big"
@@ -215,7 +215,7 @@ def load(tmp_path: Path) -> Iterator[Callable[..., TeacherRouter]]:
 
 
 @pytest.fixture(scope="session")
-def requests() -> list[ScoreRequest]:
+def requests() -> list[Sample]:
     """Sequences of different lengths, of which some tokens were sampled, in one run or in two."""
     chance = random.Random(1)
     made = []
@@ -223,7 +223,7 @@ def requests() -> list[ScoreRequest]:
         ids = [chance.randrange(3, 600) for _ in range(length)]
         first = 1 if number == 0 else length // 3
         mask = [first <= place != first + 2 for place in range(length)]
-        made.append(ScoreRequest(ids, mask, f"p{number}"))
+        made.append(Sample(ids, mask, f"p{number}"))
     return made
 
 

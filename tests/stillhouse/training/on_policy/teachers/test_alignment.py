@@ -5,8 +5,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.next_turn import stop_token_ids
-from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment, shared_ends, text_sizes
+from stillhouse.types import Sample
 
 TEXTS = [
     "Ben has 12 eggs. Ben finds 5 more.",
@@ -16,8 +16,8 @@ TEXTS = [
 ]
 
 
-def sampled_alone(ids: list[int]) -> TeacherView:
-    return TeacherView([1, *ids], [False] + [True] * len(ids))
+def sampled_alone(ids: list[int]) -> Sample:
+    return Sample([1, *ids], [False] + [True] * len(ids), "p")
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -65,8 +65,8 @@ def test_a_spans_value_is_shared_out_by_bytes() -> None:
 
 def test_turns_are_aligned_one_by_one() -> None:
     alignment = ByteAlignment([0] * 5 + [2, 1], [0] * 8 + [1, 3], ends=frozenset())
-    student = TeacherView([1, 5, 6, 2, 6], [False, True, True, False, True])
-    teacher = TeacherView([1, 9, 3, 3, 8], [False, True, False, False, True])
+    student = Sample([1, 5, 6, 2, 6], [False, True, True, False, True], "p")
+    teacher = Sample([1, 9, 3, 3, 8], [False, True, False, False, True], "p")
     assert alignment.align(student, teacher, [-3.0, -0.5]) == [-2.0, -1.0, -0.5]
     with pytest.raises(ValueError, match="zip"):
         alignment.align(student, sampled_alone([9]), [-3.0])

@@ -18,14 +18,13 @@ from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.scored import ScoredSample, ScoreRequest
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, Teacher
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata, StopReason, Turn
+from stillhouse.types import PromptMetadata, Sample, StopReason, Turn
 
 Load = Callable[..., TeacherRouter]
 FULL = StudentConfig(parameters="full", dtype="float32")
@@ -33,19 +32,19 @@ LORA = StudentConfig(parameters="lora", lora_rank=4, dtype="float32")
 NEAR = {"name": "near", "model": "embedded:teacher"}
 
 
-def scores_of(ref: str, requests: list[ScoreRequest]) -> list[list[float]]:
+def scores_of(ref: str, requests: list[Sample]) -> list[list[float]]:
     rows = score_tokens(load_model(ref, device="cpu"), [request.token_ids for request in requests])
     return [list(compress(row, request.loss_mask)) for row, request in zip(rows, requests, strict=True)]
 
 
-def assert_scores(teacher: Teacher | None, ref: str, requests: list[ScoreRequest]) -> None:
+def assert_scores(teacher: Teacher | None, ref: str, requests: list[Sample]) -> None:
     assert teacher is not None
     for seen, expected in zip(teacher.start(requests).result(), scores_of(ref, requests), strict=True):
         assert seen.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_one_teacher_is_the_configs_or_the_one_of_the_rollouts(
-    student: Student, requests: list[ScoreRequest], load: Load
+    student: Student, requests: list[Sample], load: Load
 ) -> None:
     teachers = load(student, ref="embedded:student", teacher="embedded:teacher", kl_coef=0.5)
     [teacher] = teachers.by_name.values()
@@ -79,7 +78,7 @@ def test_several_teachers_are_loaded_with_their_factors_and_one_of_none_is_not(s
 
 @pytest.mark.parametrize("config", [FULL, LORA], ids=["full", "lora"])
 def test_the_base_is_what_the_student_was_before_training(
-    requests: list[ScoreRequest], load: Load, config: StudentConfig
+    requests: list[Sample], load: Load, config: StudentConfig
 ) -> None:
     student = load_student("embedded:student", config, torch.device("cpu"), seed=0)
     teachers = load(student, teachers=[{"name": "self", "kind": "base"}])
@@ -91,7 +90,7 @@ def test_the_base_is_what_the_student_was_before_training(
     assert_scores(teacher, "embedded:student", requests)
 
 
-def test_the_mean_is_swapped_in_only_when_it_scores(student: Student, requests: list[ScoreRequest], load: Load) -> None:
+def test_the_mean_is_swapped_in_only_when_it_scores(student: Student, requests: list[Sample], load: Load) -> None:
     swaps = []
 
     def averaged() -> nullcontext[None]:
@@ -106,7 +105,7 @@ def test_the_mean_is_swapped_in_only_when_it_scores(student: Student, requests: 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "echo"])
 def test_a_served_teacher_is_tried_and_used(
-    student: Student, requests: list[ScoreRequest], load: Load, scoring_server: Any, kind: str
+    student: Student, requests: list[Sample], load: Load, scoring_server: Any, kind: str
 ) -> None:
     far = {"name": "far", "kind": kind, "model": "big", "base_url": scoring_server.url}
     teachers = load(student, teachers=[far])
@@ -118,7 +117,7 @@ def test_a_served_teacher_is_tried_and_used(
 
 
 def test_padded_rows_of_an_embedding_are_no_part_of_what_is_shared(
-    student: Student, requests: list[ScoreRequest], load: Load, tmp_path: Path
+    student: Student, requests: list[Sample], load: Load, tmp_path: Path
 ) -> None:
     rows = len(student.head.weight)
     padded = load_model("embedded:student", device="cpu")
@@ -128,7 +127,7 @@ def test_padded_rows_of_an_embedding_are_no_part_of_what_is_shared(
     teachers = load(student, teacher=str(tmp_path / "padded"))
     teacher = teachers.by_name["teacher"]
     assert isinstance(teacher, ExactTeacher)
-    sample = ScoredSample(requests[1].token_ids, requests[1].loss_mask, "p")
+    sample = requests[1]
     reference = teacher.reference([sample])
     assert len(reference.head.weight) == rows + 11
     assert reference.vocabulary == max(student.tokenizer.get_vocab().values()) + 1 <= rows
@@ -164,7 +163,7 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_that_is_set(
     )  # fmt: skip
     teachers = load(student, teachers=[settings])
     view = teachers.view(trajectory, None)
-    request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, "p", teacher_view=view)
+    request = Sample(trajectory.token_ids, trajectory.loss_mask, "p", teacher_view=view)
     [(scores, _)] = teachers.by_name["far"].start([request]).result()
     assert view is not None
     text = "<|begin|>user: How many?<|stop|><|begin|>assistant: "

@@ -19,11 +19,11 @@ from stillhouse.training.loop.weights import WeightAverage
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import sampling_weights
-from stillhouse.training.on_policy.scored import ScoredSample, ScoreRequest, TeacherView
 from stillhouse.training.on_policy.teachers.local import HiddenCache, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
+from stillhouse.types import Sample
 from tests.stillhouse.training.trainings import disturb
 
 CPU = torch.device("cpu")
@@ -35,9 +35,7 @@ def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int
     return LocalTeacher(ScoringSettings("near", 1.0, temperature, batch_tokens), model, CPU, **more)
 
 
-def expected(
-    model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0
-) -> list[SequenceScores]:
+def expected(model: PreTrainedModel, requests: Sequence[Sample], temperature: float = 1.0) -> list[SequenceScores]:
     scores = score_tokens(model, [request.token_ids for request in requests], temperature=temperature)
     return [
         SequenceScores(list(compress(row, request.loss_mask))) for row, request in zip(scores, requests, strict=True)
@@ -49,11 +47,7 @@ def same(seen: Sequence[SequenceScores], known: Sequence[SequenceScores], tolera
         assert row == pytest.approx(expected_row, abs=tolerance)
 
 
-def sample(request: ScoreRequest, view: TeacherView | None = None) -> ScoredSample:
-    return ScoredSample(request.token_ids, request.loss_mask, request.prompt_id, teacher="near", teacher_view=view)
-
-
-def exact_logprobs(teacher: ExactTeacher, samples: Sequence[ScoredSample]) -> list[float]:
+def exact_logprobs(teacher: ExactTeacher, samples: Sequence[Sample]) -> list[float]:
     """Of the sampled tokens, from the whole distributions of a reference."""
     reference = teacher.reference(samples)
     logits = reference.scaling.apply_(reference.head(reference.hidden_NR).float())[:, : reference.vocabulary]
@@ -69,27 +63,27 @@ def model() -> PreTrainedModel:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_scores_in_packed_rows_are_those_of_each_sequence_alone(
-    model: PreTrainedModel, requests: list[ScoreRequest], temperature: float
+    model: PreTrainedModel, requests: list[Sample], temperature: float
 ) -> None:
     scores = local(model, temperature=temperature).start(requests).result()
     same(scores, expected(model, requests, temperature))
 
 
 def test_a_reference_has_the_whole_distribution_at_the_sampled_tokens_of_what_the_teacher_reads(
-    model: PreTrainedModel, requests: list[ScoreRequest]
+    model: PreTrainedModel, requests: list[Sample]
 ) -> None:
     teacher = local(model)
     assert isinstance(teacher, ExactTeacher)
     request = requests[2]
     first = request.loss_mask.index(True)
-    view = TeacherView([9] * 5 + request.token_ids[first:], [False] * 5 + request.loss_mask[first:])
-    seen = exact_logprobs(teacher, [sample(requests[1]), sample(request, view), sample(requests[3])])
+    view = Sample([9] * 5 + request.token_ids[first:], [False] * 5 + request.loss_mask[first:], "p")
+    seen = exact_logprobs(teacher, [requests[1], replace(request, teacher_view=view), requests[3]])
     asked = [requests[1], replace(request, teacher_view=view), requests[3]]
     known = [logprob for row in teacher.start(asked).result() for logprob in row.logprobs]
     assert seen == pytest.approx(known, abs=1e-4)
 
 
-def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(requests: list[ScoreRequest]) -> None:
+def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(requests: list[Sample]) -> None:
     torch.manual_seed(0)
     config = Gemma2Config(
         vocab_size=640, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -122,18 +116,18 @@ def test_the_logits_of_a_batch_never_exist() -> None:
             return result
 
     with Largest():
-        teacher.start([ScoreRequest([7] * (num_scored + 1), [False] + [True] * num_scored, "p")])
+        teacher.start([Sample([7] * (num_scored + 1), [False] + [True] * num_scored, "p")])
     assert largest <= rows * num_scored / 2
 
 
 def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTrainedModel) -> None:
     rows = len(model.get_output_embeddings().weight)
     with pytest.raises(TrainingError, match=f"'near' has {rows} tokens .*token id {rows}:"):
-        local(model).start([ScoreRequest([1, rows], [False, True], "p")])
+        local(model).start([Sample([1, rows], [False, True], "p")])
 
 
 @pytest.mark.slow
-def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) -> None:
+def test_a_compiled_teacher_gives_the_same_scores(requests: list[Sample]) -> None:
     torch._dynamo.reset()
     model = load_model("embedded:teacher", device="cpu")
     known = expected(model, requests)
@@ -160,7 +154,7 @@ def own(student: Student, weights: Any) -> SelfTeacher:
 
 
 def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_student_trains(
-    requests: list[ScoreRequest],
+    requests: list[Sample],
 ) -> None:
     student = changed_student(LORA)
     base = load_model("embedded:student", device="cpu")
@@ -170,7 +164,7 @@ def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_studen
     same(teacher.start(requests).result(), expected(base, requests))
     request = requests[1]
     known = expected(base, [request])[0].logprobs
-    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known, abs=1e-4)
+    assert exact_logprobs(teacher, [request]) == pytest.approx(known, abs=1e-4)
     assert student.model.training
     for name, parameter in student.model.named_parameters():
         assert parameter.requires_grad == before[name][0]
@@ -181,7 +175,7 @@ def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_studen
 
 @pytest.mark.parametrize("config", [LORA, FULL], ids=["lora", "full"])
 def test_the_mean_scores_with_the_mean_weights_and_leaves_the_students_alone(
-    requests: list[ScoreRequest], config: StudentConfig
+    requests: list[Sample], config: StudentConfig
 ) -> None:
     student = changed_student(config)
     average = WeightAverage(dict(student.trained_parameters()), decay=0.5)
@@ -197,12 +191,12 @@ def test_the_mean_scores_with_the_mean_weights_and_leaves_the_students_alone(
     same(teacher.start(requests).result(), known)
     request = requests[1]
     # Its output layer is still the mean's once the student has its own weights again.
-    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known[1].logprobs, abs=1e-4)
+    assert exact_logprobs(teacher, [request]) == pytest.approx(known[1].logprobs, abs=1e-4)
     for name, parameter in student.trained_parameters():
         assert torch.equal(parameter, weights[name])
 
 
-def test_gradients_of_the_student_go_on_after_its_base_was_asked(requests: list[ScoreRequest]) -> None:
+def test_gradients_of_the_student_go_on_after_its_base_was_asked(requests: list[Sample]) -> None:
     student = changed_student(LORA)
     teacher = own(student, student.model.disable_adapter)
     inputs = torch.tensor([requests[1].token_ids])
@@ -213,11 +207,11 @@ def test_gradients_of_the_student_go_on_after_its_base_was_asked(requests: list[
 
     alone = gradients()
     student.model.zero_grad()
-    teacher.reference([sample(requests[1])])
+    teacher.reference([requests[1]])
     assert all(torch.equal(one, other) for one, other in zip(alone, gradients(), strict=True))
 
 
-def test_the_student_is_no_teacher_while_it_samples(requests: list[ScoreRequest]) -> None:
+def test_the_student_is_no_teacher_while_it_samples(requests: list[Sample]) -> None:
     student = changed_student(LORA)
     teacher = own(student, student.model.disable_adapter)
     with sampling_weights(student), pytest.raises(AssertionError, match="own: the student samples"):
@@ -229,16 +223,16 @@ def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedMode
     student = changed_student(LORA)
     for name, teacher in {"near": local(model), "own": own(student, nullcontext)}.items():
         places = teacher.max_context or 0
-        view = TeacherView([5] * (places + 1), [False] * places + [True])
+        view = Sample([5] * (places + 1), [False] * places + [True], "p")
         message = f"'{name}' has {places + 1} tokens .*positions for {places}"
         with pytest.raises(TrainingError, match=message):
-            teacher.start([ScoreRequest([5, 5], [False, True], "p", teacher_view=view)])
+            teacher.start([Sample([5, 5], [False, True], "p", teacher_view=view)])
         with pytest.raises(TrainingError, match=message):
-            teacher.reference([ScoredSample([5, 5], [False, True], "p", teacher_view=view)])
+            teacher.reference([Sample([5, 5], [False, True], "p", teacher_view=view)])
 
 
-ONE = TeacherView([3, 1, 4], [False, True, True])
-TWO = TeacherView([3, 1, 4], [False, False, True])
+ONE = Sample([3, 1, 4], [False, True, True], "p")
+TWO = Sample([3, 1, 4], [False, False, True], "p")
 
 
 class Computed:
@@ -252,7 +246,7 @@ class Computed:
         return torch.full((2, 8), float(self.num_calls))
 
 
-def first(cache: HiddenCache, views: list[TeacherView], compute: Computed) -> float:
+def first(cache: HiddenCache, views: list[Sample], compute: Computed) -> float:
     return cache.get(views, compute)[0, 0].item()
 
 

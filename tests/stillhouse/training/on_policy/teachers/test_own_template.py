@@ -15,13 +15,12 @@ from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.scored import TeacherView, sampled_runs
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.own_template import OwnTemplate
 from stillhouse.training.on_policy.teachers.shared_ids import EndExchange
 from stillhouse.training.on_policy.teachers.views import Opening, SameVocabulary
-from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata
+from stillhouse.training.trajectories import SampledTrajectory, sampled_runs
+from stillhouse.types import Message, PromptMetadata, Sample
 
 NewTrajectory = Callable[..., SampledTrajectory]
 
@@ -110,8 +109,8 @@ def test_a_turn_that_was_cut_off_has_no_end_and_earlier_answers_are_read_as_the_
     assert view is not None
     assert chat.decode(sampled_runs(view)[0]) == "That is all."
     prompt = render(chat, CONVERSATION[:-1], TOOLS, add_generation_prompt=True)
-    assert view == TeacherView(
-        prompt + encode(chat, "That is all."), [False] * len(prompt) + [True] * sum(view.loss_mask)
+    assert view == Sample(
+        prompt + encode(chat, "That is all."), [False] * len(prompt) + [True] * sum(view.loss_mask), "p"
     )
 
 

@@ -5,11 +5,10 @@ import pytest
 
 from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.views import Opening
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata, Sample
 
 
 class Constant:
@@ -20,7 +19,7 @@ class Constant:
         self.logprob = logprob
         self.is_closed = False
 
-    def start(self, requests: list[ScoreRequest]) -> Future[list[list[float]]]:
+    def start(self, requests: list[Sample]) -> Future[list[list[float]]]:
         return finished([[self.logprob * sampled for sampled in request.loss_mask] for request in requests])
 
     def close(self) -> None:

@@ -7,12 +7,11 @@ from stillhouse.chat.template import render
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.scored import TeacherView, sampled_runs
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.views import Opening, OtherVocabulary, SameVocabulary
-from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata, StopReason, Turn
+from stillhouse.training.trajectories import SampledTrajectory, sampled_runs
+from stillhouse.types import Message, PromptMetadata, Sample, StopReason, Turn
 
 QUESTION: Message = {"role": "user", "content": "Ben has 12 eggs. Ben finds 5 more. How many now?"}
 METADATA = PromptMetadata("p", "17", "shop", "numeric", {"solution": "12 + 5 = 17", "empty": None})
@@ -107,7 +106,7 @@ def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(
     turns = [other.decode(run) for run in sampled_runs(view)]
     assert turns == [f"{CALL}<|stop|>", "Ben has 17 eggs.<|stop|>"]
     logprobs = [-0.25] * sum(view.loss_mask)
-    own = TeacherView(trajectory.token_ids, trajectory.loss_mask)
+    own = Sample(trajectory.token_ids, trajectory.loss_mask, "p")
     aligned = ByteAlignment.between(tokenizer, other, ends).align(own, view, logprobs)
     assert len(aligned) == sum(trajectory.loss_mask)
     assert sum(aligned) == pytest.approx(sum(logprobs))

@@ -9,11 +9,11 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.inference.scoring.scores import SequenceScores
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
+from stillhouse.types import Sample
 
-Requests = list[ScoreRequest]
+Requests = list[Sample]
 Scores = list[list[float]]
 
 

@@ -17,14 +17,15 @@ from stillhouse.inference.scoring.completions_api import VllmApi
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
-from stillhouse.training.on_policy.scored import ScoreRequest
+from stillhouse.types import Sample
+
 
 ledger = ScoreLedger(Path(sys.argv[2]), top_k=3)
 server = ModelServer(sys.argv[1], None, 10.0)
 controller = Controller(RateControl(2, Caps(2)))
 scorer = Scorer(server, VllmApi("big", top_k=3), ledger, controller, batch_tokens=40, temperature=1.0)
 teacher = ServedTeacher("far", 1.0, None, scorer, server, ExitStack())
-requests = [ScoreRequest([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
+requests = [Sample([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
 print(sum(sum(scores.logprobs) for scores in teacher.start(requests).result()), flush=True)
 teacher.close()
 server.close()

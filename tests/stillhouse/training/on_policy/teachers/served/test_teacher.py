@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
-from stillhouse.training.on_policy.scored import ScoreRequest
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
+from stillhouse.types import Sample
 
 KINDS = ("vllm", "sglang", "echo")
-Requests = list[ScoreRequest]
+Requests = list[Sample]
 Far = Any
 """The fake server, and teachers connected to it; see conftest."""
 
@@ -152,7 +152,7 @@ def test_another_temperature_needs_a_server_that_tempers(far: Far, requests: Req
 
 def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(far: Far, requests: Requests) -> None:
     far.server.max_model_len = 65
-    long = ScoreRequest([5] * 65, [False] + [True] * 64, "long")
+    long = Sample([5] * 65, [False] + [True] * 64, "long")
     with pytest.raises(EndpointError, match=r" 65.*--max-model-len"):
         far.score([*requests, long])
     again = far.connect()
@@ -181,7 +181,7 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
     assert far.server.asked == [request.token_ids for request in requests]
     far.server.failures = [far.server.refusal(400, "out of memory")]
     with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
-        teacher.start([ScoreRequest([5, 6], [False, True], "p")]).result(120)
+        teacher.start([Sample([5, 6], [False, True], "p")]).result(120)
 
 
 def test_no_more_requests_are_under_way_than_allowed(far: Far, requests: Requests) -> None:
@@ -233,7 +233,7 @@ def test_nothing_is_asked_twice(far: Far, requests: Requests) -> None:
 def test_the_ledger_keeps_masks_teachers_and_temperatures_apart(far: Far, requests: Requests) -> None:
     far.server.tempers = True
     request = requests[1]
-    other_mask = ScoreRequest(request.token_ids, [False, *[True] * 39], "p")
+    other_mask = Sample(request.token_ids, [False, *[True] * 39], "p")
     cases = (("vllm", 1.0, request), ("vllm", 1.0, other_mask), ("vllm", 2.0, request), ("sglang", 1.0, request))
     results = [far.score([scored], kind, temperature)[0] for kind, temperature, scored in cases]
     assert far.server.asked.count(request.token_ids) == 4

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from stillhouse.errors import EndpointError
-from stillhouse.training.on_policy.scored import ScoreRequest
+from stillhouse.types import Sample
 
 Far = Any
 """The fake server, and teachers connected to it; see conftest."""
-Requests = list[ScoreRequest]
+Requests = list[Sample]
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])

@@ -3,6 +3,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
@@ -12,15 +13,13 @@ from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.batches.maker import BatchMaker
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.on_policy.scored import ScoreRequest
+from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata, Sample
 
 
 class Interrupted(Exception):
@@ -74,7 +73,7 @@ class NotingTeacher:
         self._engines = engines
         self.calls: list[tuple[int, list[str]]] = []
 
-    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[SequenceScores]]:
+    def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
         self.calls.append((len(self._engines.requests), [request.prompt_id for request in requests]))
         return finished([SequenceScores([-1.0] * sum(request.loss_mask)) for request in requests])
 
@@ -113,14 +112,13 @@ def test_a_group_is_scored_while_others_are_still_to_be_sampled(new_maker: NewMa
     assert len(engines.requests) == 8
     assert teacher.calls[0][0] < 8
     assert all(len(ids) == 2 and len(set(ids)) == 1 for _, ids in teacher.calls)
-    samples = [sample for part in batch.parts for sample in part]
-    assert [len(part) for part in batch.parts] == [4, 4]
-    ids = [sample.prompt_id for sample in samples]
-    assert ids[::2] == ids[1::2]
-    assert len(set(ids)) == 4
-    for sample in samples:
-        assert (sample.teacher, sample.kl_coef, sample.policy_version) == ("teacher", 0.5, 7)
-        assert sample.teacher_logprobs == [-1.0 if sampled else 0.0 for sampled in sample.loss_mask]
+    assert batch.part.tolist() == [0] * 4 + [1] * 4
+    assert batch.prompt_id[::2] == batch.prompt_id[1::2]
+    assert len(set(batch.prompt_id)) == 4
+    assert batch.teacher == ["teacher"] * 8
+    assert set(batch.kl_coef) == {0.5}
+    assert set(batch.policy_version) == {7}
+    assert np.array_equal(batch.teacher_logprobs, -1.0 * batch.loss_mask)
 
 
 def test_groups_that_had_ended_when_a_batch_broke_off_are_not_sampled_again(
@@ -135,5 +133,4 @@ def test_groups_that_had_ended_when_a_batch_broke_off_are_not_sampled_again(
     maker, engines, _ = new_maker(tmp_path)
     batch = maker.begin(0, 0)()
     assert len(engines.requests) == 2 * (4 - len(ended))
-    ids = [[sample.token_ids for part in made.parts for sample in part] for made in (batch, uninterrupted)]
-    assert ids[0] == ids[1]
+    assert np.array_equal(batch.token_ids, uninterrupted.token_ids)

@@ -1,0 +1,210 @@
+"""The command that serves a model by vLLM, with devices and memory for it."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.config import RuntimeConfig
+from stillhouse.config.section import ChatTemplateKwargs
+from stillhouse.errors import ConfigError, EndpointError, StillhouseError
+from stillhouse.inference.vllm.environment import Gpu, gpus
+from stillhouse.inference.vllm.process import START_TIMEOUT_S, VllmProcess, starting
+from stillhouse.store import ArtifactStore
+from stillhouse.types import JsonObject
+
+_GPU_SEQUENCES: Final = 256
+_CPU_SEQUENCES: Final = 64
+"""Completions that a server samples at once, memory permitting."""
+_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""That --max-lora-rank takes."""
+_UNSERVABLE: Final = ("modules_to_save", "target_parameters", "use_dora", "rank_pattern", "alpha_pattern")
+"""Settings of an adapter that vLLM does not apply."""
+_ROOM_TOKENS: Final = 64 * 4096
+"""Tokens whose keys and values have room on a GPU that others share: 64 sequences of 4,096."""
+_OVERHEAD: Final = 4 << 30
+"""Bytes of a GPU for activations and graphs."""
+_FREE_SHARE: Final = 0.9
+_logger = logging.getLogger("stillhouse.vllm")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One model and how it is served; `options` are further flags of `vllm serve`, `variables` of its environment."""
+
+    python: Path
+    ref: str
+    runtime: RuntimeConfig
+    chat_template_kwargs: ChatTemplateKwargs = field(default_factory=dict)
+    options: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    avoided_gpu: int | None = None
+    """Number in torch of a GPU that is taken only where it is the only one."""
+
+    def start(self, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess:
+        """Return the server once it answers.
+
+        Raises:
+            ConfigError: the model is not there, or is an adapter that vLLM does not serve.
+            EndpointError: it did not come up, or no GPU has room for it.
+        """
+        with starting:
+            folder = Path(resolve_model(self.ref))
+            base = resolve_model(adapter_base(folder) or self.ref)
+            facts, weights = _facts_of(base)
+            devices, variables = self._placed(weights, facts)
+            command = [
+                str(self.python),
+                "-m",
+                "vllm.entrypoints.cli.main",
+                "serve",
+                base,
+                "--generation-config",
+                "vllm",
+            ]
+            command += ["--max-model-len", "-1", "--max-num-seqs", str(self.max_sequences)]
+            # By itself it rounds weights of 32 bits to 16.
+            command += ["--dtype", "float32"] if facts.get("dtype", facts.get("torch_dtype")) == "float32" else []
+            command += [*self._named(folder), *devices, *self.options]
+            if self.chat_template_kwargs:
+                command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
+            root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
+            log = root / "vllm" / f"{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
+            return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s)
+
+    @property
+    def max_sequences(self) -> int:
+        """Return how many completions the server samples at once."""
+        return _CPU_SEQUENCES if self._is_on_cpu else _GPU_SEQUENCES
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return self.runtime.device == "cpu" or not gpus()
+
+    def _named(self, folder: Path) -> list[str]:
+        """Return the flags by which the model answers under its ref, with calls of tools left in the text.
+
+        They are read by this project's own reader: the Hermes parser leaves what it cannot read where it is.
+        """
+        flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+        if not (folder / "adapter_config.json").is_file():
+            return [*flags, "--served-model-name", self.ref]
+        rank = require_servable(folder)
+        adapter = json.dumps({"name": self.ref, "path": str(folder)})
+        flags += ["--tokenizer", str(folder), "--served-model-name", f"base of {self.ref}"]
+        return [*flags, "--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", adapter]
+
+    def _placed(self, weights: int, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
+        """Return the flags and variables of devices and memory."""
+        # A key in the environment would be asked of every request.
+        variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": ""}
+        room = _ROOM_TOKENS * kv_bytes(facts)
+        if self._is_on_cpu:
+            if self.runtime.device == "cuda":
+                raise ConfigError(
+                    "runtime.device is `cuda`, but NVML finds no GPU; use `auto` or `cpu`", code="no-cuda"
+                )
+            free = psutil.virtual_memory().available - weights
+            variables["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(room, free // 4) >> 30))
+            if self.runtime.num_threads is not None:
+                cores = sorted(os.sched_getaffinity(0))[: self.runtime.num_threads]
+                variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+            return ["--enforce-eager"], variables
+        found = gpus()
+        chosen = place([gpu for i, gpu in enumerate(found) if i != self.avoided_gpu] or found, weights, facts)
+        names = ",".join(gpu.name for gpu in chosen)
+        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": names}
+        return [
+            "--gpu-memory-utilization",
+            f"{memory_share(chosen, weights, room):.3f}",
+            "--tensor-parallel-size",
+            str(len(chosen)),
+        ], variables
+
+
+def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess | None:
+    """Return the server once it answers; None where it does not and the config leaves the engine to this machine.
+
+    Raises as `Launch.start` where `runtime.engine` is `vllm`.
+    """
+    try:
+        return launch.start(start_timeout_s)
+    except StillhouseError as error:
+        if launch.runtime.engine == "vllm":
+            raise
+        _logger.warning("%s is not served by vLLM but by transformers, which is slower: %s", launch.ref, error)
+        return None
+
+
+def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
+    """Return as few GPUs as hold a model, those with the most free memory first.
+
+    `weights` are in bytes. Raise EndpointError if it fits on none.
+    """
+    heads = int(facts.get("num_attention_heads") or 1)
+    by_room = sorted(found, key=lambda gpu: -gpu.free)
+    for size in (size for size in (1, 2, 4, 8) if size <= len(by_room) and heads % size == 0):
+        if all(1.1 * weights / size + _OVERHEAD <= _FREE_SHARE * gpu.free for gpu in by_room[:size]):
+            return by_room[:size]
+    free = ", ".join(f"{gpu.free / 2**30:.0f} GiB" for gpu in by_room)
+    raise EndpointError(
+        f"the weights of {weights / 2**30:.1f} GiB do not fit the free memory of the GPUs ({free}), with "
+        f"{_OVERHEAD >> 30} GiB beside them on each; end other programs, take a smaller model or more GPUs"
+    )
+
+
+def memory_share(gpus: Sequence[Gpu], weights: int, room: int) -> float:
+    """Return the share of each whole GPU that a server takes, within what is free: all of it for unknown weights, of 0.
+
+    `room` are the bytes for keys and values.
+    """
+    needed = (1.1 * weights + room) / len(gpus) + _OVERHEAD if weights else float("inf")
+    return min(needed / min(gpu.total for gpu in gpus), *(_FREE_SHARE * gpu.free / gpu.total for gpu in gpus))
+
+
+def require_servable(adapter: Path) -> int:
+    """Return the --max-lora-rank for an adapter's folder; raise ConfigError if vLLM does not serve such an adapter."""
+    settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    unknown = [name for name in _UNSERVABLE if settings.get(name)] or [f"rank {settings['r']}"]
+    if unknown[0] in _UNSERVABLE or settings["r"] > _RANKS[-1]:
+        raise ConfigError(
+            f"{adapter}: vLLM serves no adapter with {', '.join(unknown)}; merge it into its base, or set "
+            "runtime.engine to `transformers`"
+        )
+    return lora_rank(settings["r"])
+
+
+def lora_rank(rank: int) -> int:
+    """Return the least --max-lora-rank that holds adapters of a rank."""
+    return next((allowed for allowed in _RANKS if allowed >= rank), _RANKS[-1])
+
+
+def kv_bytes(facts: JsonObject) -> int:
+    """Return the bytes of a token's keys and values in 16 bits; 0 where the config does not tell."""
+    heads = facts.get("num_key_value_heads") or facts.get("num_attention_heads") or 0
+    size = facts.get("head_dim") or facts.get("hidden_size", 0) // (facts.get("num_attention_heads") or 1)
+    return 4 * facts.get("num_hidden_layers", 0) * heads * size
+
+
+def _facts_of(model: str) -> tuple[JsonObject, int]:
+    """Return a model's config and the bytes of its weights; {} and 0 where they are not on this machine."""
+    folder = Path(model)
+    if not folder.is_dir():
+        # Takes a tenth of a second to import.
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(model, local_files_only=True))
+        except (HfHubHTTPError, LocalEntryNotFoundError, ValueError):
+            return {}, 0
+    if not (folder / "config.json").is_file():
+        return {}, 0
+    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return {**facts, **facts.get("text_config", {})}, sum(file.stat().st_size for file in folder.glob("*.safetensors"))

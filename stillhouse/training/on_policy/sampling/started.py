@@ -1,0 +1,63 @@
+"""The vLLM server that a training starts to sample for its student."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.errors import ConfigError
+from stillhouse.inference.vllm.environment import gpus, vllm_python
+from stillhouse.inference.vllm.launch import Launch, lora_rank, started
+from stillhouse.training.job import TrainJob
+from stillhouse.training.model.student import Student
+
+logger = logging.getLogger(__name__)
+
+
+def with_sampler(
+    config: OnPolicyConfig, job: TrainJob, student: Student, resources: ExitStack, say: Callable[[str | None], None]
+) -> tuple[OnPolicyConfig, bool]:
+    """Return the config with the address of a server that is started, if it is, and whether that server has to sleep.
+
+    It has to where it shares the only GPU with the training. `resources` ends it, and `say` shows what is waited for;
+    None when it is over. Raises as `stillhouse.inference.vllm.launch.started`, and ConfigError if `runtime.engine` is
+    `vllm`, which cannot sample for such a student.
+    """
+    python = vllm_python(job.runtime) if config.engine_url is None else None
+    if python is None:
+        return config, False
+    if (reason := _refusal(job, student)) is not None:
+        if job.runtime.engine == "vllm":
+            raise ConfigError(f"runtime.engine is `vllm`, but {reason}; set it to `auto`")
+        logger.warning("the student is sampled by transformers: %s", reason)
+        return config, False
+    options = ["--logprobs-mode", "processed_logprobs", "--dtype", str(student.dtype).removeprefix("torch.")]
+    if student.model is not student.causal_lm:
+        rank = lora_rank(student.model.peft_config["default"].r)
+        options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(rank)]
+    on_gpu = student.device.type == "cuda"
+    sleeps = on_gpu and len(gpus()) == 1 and config.max_staleness == 0
+    launch = Launch(
+        python,
+        student.base_ref,
+        job.runtime,
+        options=[*options, *(["--enable-sleep-mode"] if sleeps else [])],
+        variables={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
+        avoided_gpu=(student.device.index or 0) if on_gpu else None,
+    )
+    say("starting vLLM")
+    process = started(launch)
+    say(None)
+    if process is None:
+        return config, False
+    resources.callback(process.stop)
+    return config.model_copy(update={"engine_url": process.url}), sleeps
+
+
+def _refusal(job: TrainJob, student: Student) -> str | None:
+    """Return why vLLM would not sample what this student is; None if it does."""
+    if job.student.parameters == "qlora":
+        return "student.parameters is `qlora`, whose weights in 4 bits it does not have"
+    if student.model is not student.causal_lm and student.model.peft_config["default"].target_parameters:
+        return "it loads no adapters on fused experts (student.lora_targets)"
+    return None

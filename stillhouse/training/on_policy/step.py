@@ -1,0 +1,199 @@
+"""One step, from top to bottom: sample -> score -> credit (`BatchMaker`) -> loss (`Objective`, at N loss positions)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.training.head.scores import TokenLosses, TokenScores
+from stillhouse.training.losses import reverse_kl
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
+from stillhouse.training.on_policy.algorithms.grpo import GRPO
+from stillhouse.training.on_policy.batches.credit import advantages, weights
+from stillhouse.training.on_policy.batches.groups import FinishedGroups
+from stillhouse.training.on_policy.batches.scoring import Scoring
+from stillhouse.training.on_policy.batches.time_split import TimeSplit
+from stillhouse.training.on_policy.monitoring.metrics import kl_by_name, measure_batch
+from stillhouse.training.on_policy.prompts import prompts_of_batch
+from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
+from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
+from stillhouse.training.on_policy.sampling.sampler import OnGroup, Sampler
+from stillhouse.training.on_policy.table import RolloutTable
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
+from stillhouse.training.on_policy.user_loss import UserLoss
+from stillhouse.training.trajectories import SampledTrajectory
+from stillhouse.types import Prompt, PromptMetadata
+
+OnBatch = Callable[[RolloutTable, Sequence[SampledTrajectory], Sequence[TrajectoryReward]], None]
+"""Called with the table of each finished batch, all its trajectories, and their rewards."""
+NO_INDEX: Final = -1
+"""Stands for no teacher or no route."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMaker:
+    """Makes batches of rollouts."""
+
+    prompts: Sequence[Prompt]
+    """Sampled from, in an order drawn for each pass over them."""
+    metadata: Mapping[str, PromptMetadata]
+    """By prompt id; may lack any."""
+    sampler: Sampler
+    engines: SamplingEngines
+    teachers: TeacherRouter
+    rewards: RewardScorer
+    objective: "Objective"
+    config: OnPolicyConfig
+    show: OnBatch
+    groups: Path | None = None
+    """Folder for the finished groups of an unfinished batch; None stores none."""
+
+    def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
+        """Hand the current weights, of `policy_version` updates, to an engine; return the call that makes the batch."""
+        split, stack = TimeSplit(), ExitStack()
+        with split.of("sync"):
+            engine = stack.enter_context(self.engines.engine(policy_version))
+        return lambda: self._make(index, policy_version, engine, stack, split)
+
+    def _make(
+        self,
+        index: int,
+        policy_version: int,
+        engine: SamplingEngine,
+        stack: AbstractContextManager[object],
+        split: TimeSplit,
+    ) -> RolloutTable:
+        prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
+        scoring = Scoring(self.teachers, self.metadata, is_scored_ahead=self.objective.is_scored_ahead)
+        judged: dict[str, Future[list[TrajectoryReward]]] = {}
+
+        def take(group: list[SampledTrajectory]) -> None:
+            """Have a finished group rewarded and scored while others are still sampled."""
+            judged[group[0].prompt_id] = self.rewards.start(group, self.metadata)
+            with split.of("score"):
+                scoring.add(group)
+
+        with stack, split.of("sample"):
+            trajectories = self._sample(engine, prompts, index, policy_version, take)
+        with split.of("score"):
+            table = scoring.table(index, prompts, trajectories, self.config.num_substeps)
+        with split.of("reward"):
+            found = {prompt_id: iter(future.result()) for prompt_id, future in judged.items()}
+            self.rewards.check_failures()
+            rewards = [next(found[one.prompt_id]) for one in trajectories]
+        # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
+        totals = [reward.total for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
+        algorithm = self.objective.algorithm
+        table.advantages = advantages(table, totals, algorithm)
+        table.weight = weights(table, self.config)
+        self.show(table, trajectories, rewards)
+        routes = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in prompts}
+        reported = {key: route for key, route in routes.items() if route in self.objective.routes}
+        measured = measure_batch(table, trajectories, rewards, algorithm, self.teachers.by_name, reported)
+        table.metrics = measured | split.metrics()
+        return table
+
+    def _sample(
+        self, engine: SamplingEngine, prompts: Sequence[Prompt], index: int, policy_version: int, take: OnGroup
+    ) -> list[SampledTrajectory]:
+        """Return all trajectories in the order of their prompts; `take` gets each group as soon as it is complete."""
+        store = None if self.groups is None else FinishedGroups(self.groups, index)
+        by_prompt = {} if store is None else store.load(prompts)
+        missing = [prompt for prompt in prompts if prompt.id not in by_prompt]
+        for group in by_prompt.values():
+            take(group)
+
+        def on_group(group: list[SampledTrajectory]) -> None:
+            if store is not None:
+                store.add(group)
+            by_prompt[group[0].prompt_id] = group
+            take(group)
+
+        self.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
+        return [trajectory for prompt in prompts for trajectory in by_prompt[prompt.id]]
+
+
+class Objective:
+    """The loss of each token, and what is reported of it; without `teachers`, by rewards alone.
+
+    Metrics are reported by `routes`, values of `RolloutTable.route`.
+    """
+
+    def __init__(self, algorithm: GRPO, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
+        self.algorithm, self._config = algorithm, (config := algorithm.config)
+        self._teachers, self.routes = list(teachers), list(routes)
+        self.is_exact = bool(teachers) and bool(algorithm.divergence)
+        """True if teachers give their distribution, not only scores of the sampled tokens."""
+        self.is_scored_ahead = not self.is_exact or config.source == "rollouts"
+        """True if teachers in this process score a batch before it is trained on."""
+        self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
+        """Terms that the head computes."""
+        is_sampled_elsewhere = config.engine_url is not None or config.correction != "none"
+        self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
+        """True if a batch needs `old_logprobs`."""
+        self._losses = algorithm.losses if config.loss is None else UserLoss(config.loss)
+
+    def values(self, table: RolloutTable) -> dict[str, np.ndarray]:
+        """Return the columns of tokens that `loss` reads, by name."""
+        values = {"sampling": table.sampling_logprobs}
+        if self.needs_old_logprobs:
+            assert table.old_logprobs is not None
+            values["old"] = table.old_logprobs
+        if self.algorithm.has_advantages:
+            assert table.advantages is not None
+            values["advantage"] = table.advantages
+        if self._config.aggregation != "token_mean" or self._config.balance != "none":
+            values["weight"] = table.spread(table.weight)
+        if self._teachers:
+            teachers = [NO_INDEX if name is None else self._teachers.index(name) for name in table.teacher]
+            values["teacher"] = table.spread(np.array(teachers))
+            has_teacher = values["teacher"] != NO_INDEX
+            values["kl_coef"] = np.where(has_teacher, table.spread(table.kl_coef), 0.0)
+            if not self.is_exact:
+                values["teacher_logprob"] = np.where(has_teacher, table.teacher_logprobs, 0.0)
+            if self.routes:
+                routes = [self.routes.index(route) if route in self.routes else NO_INDEX for route in table.route]
+                values["route"] = table.spread(np.array(routes))
+        return values
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        """Return the loss of each token and its metrics; all microbatches have the same names."""
+        assert scores.entropy_N is not None
+        log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
+        none_N = sampled_kl_N = torch.zeros_like(values["sampling"])
+        ratios: dict[str, tuple[Tensor, Tensor]] = {}
+        if self._teachers:
+            is_scored_N, teacher_N = values["teacher"] != NO_INDEX, values.get("teacher_logprob")
+            if teacher_N is None:
+                assert scores.reference_logprobs_N is not None
+                teacher_N = scores.reference_logprobs_N
+                # The teacher does not have this token id.
+                is_scored_N = is_scored_N & teacher_N.isfinite()
+            sampled_kl_N = torch.where(is_scored_N, reverse_kl(scores.logprobs_N, teacher_N), 0.0)
+            by_route = (f"teacher_kl_by_{self._config.route_by}", values.get("route"), self.routes)
+            groups = [("teacher_kl", values["teacher"], self._teachers), by_route]
+            ratios = kl_by_name(scores, sampled_kl_N, teacher_N, is_scored_N, groups)
+        losses = self._losses(
+            LossInputs(
+                student_logprobs_N=scores.logprobs_N,
+                sampling_logprobs_N=values["sampling"],
+                old_logprobs_N=values.get("old"),
+                advantages_N=values.get("advantage", none_N),
+                kl_coef_N=values.get("kl_coef", none_N),
+                sampled_kl_N=sampled_kl_N,
+                divergence_N=scores.divergence_N,
+            )
+        )
+        return TokenLosses(
+            losses.losses_N * values["weight"] if "weight" in values else losses.losses_N,
+            means=losses.means | {"entropy": scores.entropy_N, "log_ratio_mean": log_ratios_N},
+            ratios=ratios,
+            maxima={"log_ratio_abs_max": log_ratios_N.abs()},
+        )
