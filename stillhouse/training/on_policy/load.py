@@ -115,10 +115,10 @@ def load_maker(
     resources.callback(teachers.close)
     toolbox = Toolbox.from_config(job.tools)
     teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
-    algorithm = algorithm_of(config)
-    objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     # After all that this process itself has on a GPU, whose free memory it measures.
     config, sleeps = with_sampler(config, job, student, resources, activity.wait)
+    algorithm = algorithm_of(config)
+    objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job, activity, sleeps=sleeps)
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)

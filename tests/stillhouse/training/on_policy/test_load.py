@@ -10,6 +10,7 @@ from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RuntimeConfig, StudentConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
+from stillhouse.training.on_policy.batches.batch import read_batch
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER
 from stillhouse.training.run_job import run_job
 from tests.stillhouse.training.trainings import read_metrics
@@ -49,13 +50,15 @@ def test_a_training_starts_the_server_that_samples_for_it_and_ends_it(
     runtime = RuntimeConfig(store=str(tmp_path / "store"), device="cpu", engine="vllm", vllm_python=python)
     job = new_on_policy_job(
         tmp_path,
-        {"num_steps": 2, "prompts_per_step": 4, "max_tokens": 24, "log_every_steps": 1},
+        {"num_steps": 4, "num_passes": 2, "prompts_per_step": 4, "max_tokens": 24, "log_every_steps": 1},
         student=StudentConfig.model_validate({"parameters": parameters, "dtype": "float32", "max_length": 512}),
         runtime=runtime,
     )
     run_job(job, NoProgress())
     rows = [row["metrics"] for row in read_metrics(tmp_path / "work" / "metrics.jsonl")]
-    assert all(row["on_policy/log_ratio_abs_max"] < 1e-3 for row in rows)
+    assert all(row["on_policy/log_ratio_abs_max"] < 1e-3 for row in rows[::2])
+    batch = read_batch(max((tmp_path / "work" / "rollouts").glob("*.parquet")))
+    assert batch.old_logprobs is not None, "later updates compare with the student, not with the server"
     [arguments] = (tmp_path / "arguments").read_text().splitlines()
     assert "--logprobs-mode processed_logprobs --dtype float32" in arguments
     assert ("--enable-lora" in arguments) == (parameters == "lora")
