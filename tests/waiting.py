@@ -24,6 +24,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def arguments(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; none of one that ended, even if nobody waited for it yet."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def are_gone(*pids: int) -> bool:
     """Return whether processes ended within a minute."""
     return until(lambda: not any(map(is_alive, pids)))

@@ -13,6 +13,7 @@ import pytest
 
 from stillhouse.config import load_config
 from tests.deployments.processes import Prefect, assert_gone, wait_until
+from tests.waiting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -142,11 +143,7 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(deployed: Any,
     (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
     process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")
     training = wait_until(
-        lambda: [
-            each
-            for each in process.children(recursive=True)
-            if "stillhouse.training" in " ".join(each.cmdline()).split()
-        ],
+        lambda: [each for each in process.children(recursive=True) if "stillhouse.training" in arguments(each)],
         "the training's process",
     )
     if end == "cancelled":

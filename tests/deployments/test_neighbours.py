@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from tests.deployments.processes import Launched
+from tests.waiting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -85,7 +86,7 @@ def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_
         run.wait_until(lambda: "http" in run.output, "its server answers")
         api = run.output.split()[-1].rstrip("/")
         assert _create_flow(api, None, {}).status_code == 401
-        (server,) = [process for process in run.family() if "tasks.server.temporary_server" in process.cmdline()]
+        (server,) = [process for process in run.family() if "tasks.server.temporary_server" in arguments(process)]
         login = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
         auth = httpx.BasicAuth(*login.split(":"))
         assert _create_flow(api, auth, {}).status_code == 201

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stillhouse.testing import Reply, error
+from tests.waiting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -50,7 +51,7 @@ def test_sigterm_in_a_training_crashes_the_run_and_the_same_command_resumes(case
 def test_sigkill_leaves_no_rank_of_torchrun_and_the_next_run_ends_the_tracking_of_the_killed_one(case: Any) -> None:
     case.config["runtime"] |= {"launcher": "torchrun", "num_processes": 2}
     flow = case.start_until_checkpoint()
-    ranks = [process for process in flow.family() if "stillhouse.training" in " ".join(process.cmdline()).split()]
+    ranks = [process for process in flow.family() if "stillhouse.training" in arguments(process)]
     assert len(ranks) >= 2
     assert flow.end(signal.SIGKILL) == -signal.SIGKILL
     # Nobody is left who could say that it ended; the automation of zombies does, see test_worker.py.
@@ -88,7 +89,7 @@ def test_the_teachers_server_ends_with_the_run_that_started_it(case: Any, number
     case.config["rollouts"] = {"num_samples": 40, "max_tokens": 256, "temperature": 1.0}
     flow = case.start("generate")
     flow.wait_until(lambda: case.journalled() >= 8, "some answers of the teacher")
-    assert any("stillhouse.serving" in " ".join(process.cmdline()).split() for process in flow.family())
+    assert any("stillhouse.serving" in arguments(process) for process in flow.family())
     flow.end(number)
 
 

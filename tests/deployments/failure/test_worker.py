@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.deployments.processes import assert_gone, wait_until
+from tests.waiting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -31,10 +32,10 @@ def start_training(case: Any, worker: Any) -> tuple[str, psutil.Process]:
     run: str = case.submit("train-sft")
     worker.wait_until(case.newest_checkpoint, "a checkpoint")
     family = [process for process in worker.family() if process.is_running()]
-    (training,) = [process for process in family if "stillhouse.training" in " ".join(process.cmdline()).split()]
+    (training,) = [process for process in family if "stillhouse.training" in arguments(process)]
     # The training is forked from a process of the flow's.
     forks = "stillhouse.processes.fork_server"
-    flow = next(process for process in training.parents() if forks not in " ".join(process.cmdline()).split())
+    flow = next(process for process in training.parents() if forks not in arguments(process))
     return run, flow
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,7 @@ from stillhouse.inference.local_server import CAPACITY, served_model
 from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.tools import Toolbox
 from stillhouse.types import Prompt
+from tests.waiting import arguments
 
 RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 
@@ -27,13 +28,7 @@ RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
 def servers() -> list[psutil.Process]:
     """Return server processes started by this process."""
 
-    def is_server(child: psutil.Process) -> bool:
-        # A child of another test may have ended since, or wait to be reaped.
-        with suppress(psutil.NoSuchProcess):
-            return "stillhouse.serving" in " ".join(child.cmdline())
-        return False
-
-    return [child for child in psutil.Process().children(recursive=True) if is_server(child)]
+    return [child for child in psutil.Process().children(recursive=True) if "stillhouse.serving" in arguments(child)]
 
 
 @pytest.fixture(autouse=True)

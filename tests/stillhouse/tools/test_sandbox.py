@@ -16,7 +16,7 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
-from tests.waiting import until
+from tests.waiting import arguments, until
 
 pytestmark = pytest.mark.usefixtures("jail")
 
@@ -167,7 +167,7 @@ def test_calls_run_side_by_side_up_to_the_limit(open_toolbox) -> None:
 def test_a_killed_server_comes_back_with_the_next_call(open_toolbox) -> None:
     def servers() -> set[psutil.Process]:
         children = psutil.Process().children()
-        return {child for child in children if "stillhouse.tools.sandbox_worker" in child.cmdline()}
+        return {child for child in children if "stillhouse.tools.sandbox_worker" in arguments(child)}
 
     async def kill_between() -> ToolResult:
         of_other_tests = servers()
