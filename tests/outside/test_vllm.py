@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -292,7 +293,7 @@ def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
     assert all(abs(ratio) < 0.05 for ratio in metrics(student_in(store), "on_policy/log_ratio_mean"))
     [rollouts] = (store / "artifacts" / "rollouts").glob("*/trajectories.jsonl")
     trajectories = list(read_trajectories(rollouts))
-    assert any(trajectory.num_turns > 1 for trajectory in trajectories), "calls of tools are read"
+    assert any(len(trajectory.turns) > 1 for trajectory in trajectories), "calls of tools are read"
     assert all(turn.completion_ids for trajectory in trajectories for turn in trajectory.turns)
 
 
@@ -316,7 +317,8 @@ def test_a_sampler_of_the_run_that_is_killed_is_started_again_and_changes_no_wei
     undisturbed = train(file, tmp_path / "undisturbed")
     output = tmp_path / "killed.txt"
     with start(file, tmp_path / "killed", output) as process:
-        while " 2/4" not in output.read_text():
+        # The terminal is not told of every step.
+        while not re.search(" [1-3]/4", output.read_text()):
             assert process.poll() is None, output.read_text()
             time.sleep(0.05)
         server = vllm_below(process)
