@@ -63,18 +63,22 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
-    def broadcast(self, value: T | None) -> T:
-        """Return the picklable `value` of the first process in every one, whose own are not looked at.
+    def meet(self) -> None:
+        """Wait for all processes as long as they take, which may be hours where a server samples for one of them.
 
-        The others wait as long as the first takes to come here, which may be hours when it samples from a server.
+        A collective that waited that long would end as late where a host is lost.
         """
         if self.store is not None:
-            # No collective waits that long: one of a host that is lost would then end as late.
-            turn = f"stillhouse/{next(self._turns)}"
-            if self.is_first:
-                self.store.set(turn, "")
-            while not self.store.check([turn]):
+            turn = next(self._turns)
+            self.store.set(f"stillhouse/{turn}/{self.rank}", "")
+            everyone = [f"stillhouse/{turn}/{rank}" for rank in range(self.size)]
+            while not self.store.check(everyone):
                 time.sleep(_POLL_S)
+
+    def broadcast(self, value: T | None) -> T:
+        """Return the picklable `value` of the first process in every one, whose own are not looked at, after `meet`."""
+        if self.size > 1:
+            self.meet()
             values = [value]
             dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
             [value] = values

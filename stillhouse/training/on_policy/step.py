@@ -87,6 +87,7 @@ class BatchMaker:
 
         with stack, split.of("sample"):
             mine = self._sample(engine, prompts[self.share], index, policy_version, take)
+            self.ranks.meet()
             by_prompt = merged(self.ranks.gather(mine))
         trajectories = [one for prompt in prompts for one in by_prompt[prompt.id]]
         with split.of("score"):
