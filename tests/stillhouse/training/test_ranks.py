@@ -1,5 +1,6 @@
 import math
 import random
+import time
 from typing import Any
 
 import pytest
@@ -86,3 +87,13 @@ def test_a_process_alone_keeps_its_microbatches_and_its_values():
     assert ranks.sum_and_max({"loss": 2.0}, {"largest": 3.0}) == ({"loss": 2.0}, {"largest": 3.0})
     assert ranks.is_first
     ranks.barrier()
+
+
+def late(ranks: Ranks, values: list[str]) -> str:
+    if ranks.is_first:
+        time.sleep(0.3)
+    return ranks.broadcast(values[ranks.rank])
+
+
+def test_all_get_what_the_first_has_also_when_it_comes_late(pair: Any) -> None:
+    assert pair.run(late, ["of the first", "of the other"]) == ["of the first"] * 2

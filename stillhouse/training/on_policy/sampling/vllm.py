@@ -31,6 +31,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import gathered
 
 _QUESTIONS: Final = (
     "What is the capital of France?",
@@ -72,6 +73,7 @@ class VllmEngines:
         max_outage_s: float = 0.0,
         say: Callable[[str | None], None] = lambda text: None,
         sleeps: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         assert config.engine_url is not None
         self._student = student
@@ -79,6 +81,7 @@ class VllmEngines:
         self._folder = folder.absolute()
         self._say = say
         self._sleeps = sleeps
+        self._ranks = ranks or Ranks.single(student.device)
         self._prefix = f"stillhouse-{digest([str(self._folder)])[:8]}-v"
         self._is_adapter = student.model is not student.causal_lm
         if self._is_adapter:
@@ -106,7 +109,8 @@ class VllmEngines:
         try:
             # A server that woke may lack what it was given: adapters above all.
             if is_first or self._sleeps:
-                self._probe(engine)
+                with gathered(self._student.step):
+                    self._probe(engine)
             yield engine
             if self._sleeps:
                 self._server.post("/sleep?level=1", None)
@@ -129,7 +133,7 @@ class VllmEngines:
         """Give the server the current weights."""
         folder = self._folder / f"version-{version}"
         with replaced_folder(folder) as work:
-            self._student.save(work, Ranks.single(self._student.device))
+            self._student.save(work, self._ranks)
         self._load(version)
         if self._version is not None:
             shutil.rmtree(self._folder / f"version-{self._version}", ignore_errors=True)
