@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DistillConfig, parse_config
 from stillhouse.forecast.layout import layout_of
+from stillhouse.progress.state import NoProgress
+from stillhouse.prompts import parse_prompts
+from stillhouse.store.records import write_jsonl
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launch.launch import train
 from stillhouse.types import JsonObject
 from tests.model_files import write_cache
 
@@ -75,3 +80,41 @@ def test_eight_gpus_hold_what_rolls_example_of_8b_from_32b_becomes(
     assert "of 80.0 GiB on GPU 0 to 7 " in line
     assert "teacher Qwen3-32B 7.6" in line
     assert "to make it fit" not in line
+
+
+@pytest.mark.slow
+def test_what_rolls_example_becomes_trains_in_two_processes(
+    placed: Convert, tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    rows = [
+        {"id": str(number), "prompt": f"Tom has {number} pens and buys 4.", "tag": "deepmath", "ground_truth": "9"}
+        for number in range(8)
+    ]
+    write(tmp_path / "data/math.jsonl", *rows)
+    small = {"max_steps": 2, "rollout_batch_size": 4, "num_return_sequences_in_group": 2, "response_length": 16}
+    config, _ = placed("list(range(0,2))", "list(range(0,2))", pretrain="embedded:student", **small)
+    # The embedded teacher stands for the one of 32B.
+    config = parse_config(
+        config.model_dump(mode="json", exclude_unset=True) | {"teacher": {"model": "embedded:teacher"}},
+        origin="converted",
+        overrides=["runtime.device=cpu", "runtime.num_threads=1", "student.dtype=float32"],
+    )
+    assert (config.runtime.launcher, config.runtime.num_processes) == ("torchrun", 2)
+    parsed = parse_prompts(config.prompts)
+    write_jsonl(tmp_path / "prompts.jsonl", parsed.prompts)
+    write_jsonl(tmp_path / "metadata.jsonl", parsed.metadata.values())
+    job = TrainJob(
+        method="on_policy",
+        student_ref=config.student.model,
+        student=config.student,
+        on_policy=config.on_policy,
+        teacher_ref=config.scoring_teacher,
+        prompts_file=tmp_path / "prompts.jsonl",
+        metadata_file=tmp_path / "metadata.jsonl",
+        runtime=config.runtime,
+        work_dir=tmp_path / "work",
+        output_dir=tmp_path / "student",
+    )
+    facts = train(job, NoProgress())
+    assert (facts["steps"], facts["num_processes"]) == (2, 2)
+    assert facts["final"]["on_policy/grad_norm"] > 0.0
