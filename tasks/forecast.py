@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from stillhouse.config import DistillConfig, ModelRole, TeacherConfig
+from stillhouse.errors import ConfigError
+from stillhouse.forecast.layout import layout_of
 from stillhouse.forecast.line import Line
 from stillhouse.forecast.stages import Forecast
 from stillhouse.forecast.survey import Survey
@@ -61,10 +63,15 @@ def plan(config: DistillConfig, num_rollouts: int) -> list[Line]:
 
 
 def announce(prompts: "PromptSets", run: "Run") -> None:
-    """Show what a run will pay for, as far as prompts and journal tell it; no model is asked for that."""
+    """Show what a run will pay for, as far as prompts and journal tell it, and a training that will not fit here."""
     from tasks.prompts import metadata_file, prompts_file
     from tasks.run.progress import progress
 
+    try:
+        layout_of(run.config)
+    except ConfigError as error:
+        # One that is done already needs no room: the training itself refuses.
+        progress().announce(str(error))
     # What served teachers have scored already is not known here.
     config, stages = run.config, {stage.name for stage in run.plan or ()} - {"sft", "on_policy"}
     judge = [config.dataset.judge.model] if "judge" in stages else []

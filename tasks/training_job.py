@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from stillhouse.config import RuntimeConfig, StudentConfig
+from stillhouse.forecast.layout import require_room
 from stillhouse.progress.state import Fact
 from stillhouse.store import digest
 from stillhouse.training.job import TrackingTarget, TrainJob
@@ -36,6 +37,7 @@ def run_training_job(
     job = TrainJob(
         **method, student_ref=start.ref, student=student, work_dir=folders, output_dir=folders, runtime=runtime
     )
+    require_room(job)
     # Not by the key: a setting that changes no weights should not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
     with (

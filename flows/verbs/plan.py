@@ -16,10 +16,13 @@ def plan(
     rollouts: Annotated[
         int, typer.Option("-n", "--rollouts", min=0, help="Rollouts to judge by; 0 asks for none and tells less.")
     ] = 3,
+    devices: Annotated[
+        str | None, typer.Option(metavar="8x80GiB", help="GPUs of a host to check the memory of. [this machine's]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Tell what `distill` will ask of hosted models, what that costs, and how far the budget goes.
+    """Tell what `distill` will take of GPUs and ask of hosted models, what that costs, and how far the budget goes.
 
     The few rollouts are kept as those of the run, which does not ask for them again. What the journal holds is paid
     for and left out. Ranges hold 19 of 20 outcomes; more rollouts narrow them.
@@ -28,13 +31,15 @@ def plan(
     import orjson
     from rich.console import Console
 
+    from stillhouse.forecast.layout import layout_of
     from stillhouse.forecast.text import COLUMNS, rows, summary
     from stillhouse.progress.terminal import error_console, table
     from tasks.forecast import plan as lines_of
 
+    layout = layout_of(settings, devices)
     with rarely_collected(), shown_progress(error_console(), settings) if rollouts else nullcontext():
         lines = lines_of(settings, rollouts)
-    said = list(summary(lines, settings.budget))
+    said = [*summary(lines, settings.budget), *layout]
     if as_json:
         return typer.echo(orjson.dumps({"stages": lines, "summary": said}, option=orjson.OPT_INDENT_2))
     console = Console()

@@ -10,6 +10,7 @@ import yaml
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
 from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm, value_at
+from stillhouse.interop.roll_devices import map_devices
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
 from stillhouse.interop.roll_objective import map_objective, settle_group
@@ -38,6 +39,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
             "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
             "pair the rows of train.parquet and rejected.parquet by `prompt_id` for another trainer"
         )
+    map_devices(body, mapper)
     if "sft_train" in body:
         files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]
         _map_sft(body, files, mapper)

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from stillhouse.interop.mapping import Approximated, Default, Table, Target, elsewhere, refused, to
 
-_CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
+_CLUSTER: Final = Approximated(
+    "every model is sharded over the devices that train (runtime.num_processes); servers of vLLM have others"
+)
 _BATCHES: Final = Approximated("steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory")
 _SAMPLING: Final = Approximated("the student is sampled from its own distribution, which its log-probabilities are of")
 _REWARDS: Final = Approximated(
@@ -122,8 +124,9 @@ _SAMPLER: Final[Table] = {
     **dict.fromkeys(("generating_args.top_p", "generating_args.top_k"), _ALL_TOKENS),
     "generating_args": _SAMPLING,
     "model_args.model_name_or_path": to("student.model"),
-    "strategy_args.strategy_name": "the student is sampled in the training process; on_policy.engine_url names a "
-    "server of vLLM",
+    "strategy_args.strategy_name": Approximated(
+        "vLLM samples on devices that do not train (runtime.engine, on_policy.engine_url), and else transformers"
+    ),
 }
 KEYS: Final[Table] = {
     **_shared("on_policy"),

@@ -150,7 +150,7 @@ def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
     heads = int(facts.get("num_attention_heads") or 1)
     by_room = sorted(found, key=lambda gpu: -gpu.free)
     for size in (size for size in (1, 2, 4, 8) if size <= len(by_room) and heads % size == 0):
-        if all(1.1 * weights / size + _OVERHEAD <= _FREE_SHARE * gpu.free for gpu in by_room[:size]):
+        if all(server_bytes(weights, size) <= _FREE_SHARE * gpu.free for gpu in by_room[:size]):
             return by_room[:size]
     free = ", ".join(f"{gpu.free / 2**30:.0f} GiB" for gpu in by_room)
     raise EndpointError(
@@ -159,12 +159,17 @@ def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
     )
 
 
+def server_bytes(weights: float, num_gpus: int, room: int = 0) -> float:
+    """Return the bytes that a server takes on each of its GPUs, with `room` for keys and values in all."""
+    return (1.1 * weights + room) / num_gpus + _OVERHEAD
+
+
 def memory_share(gpus: Sequence[Gpu], weights: int, room: int) -> float:
     """Return the share of each whole GPU that a server takes, within what is free: all of it for unknown weights, of 0.
 
     `room` are the bytes for keys and values.
     """
-    needed = (1.1 * weights + room) / len(gpus) + _OVERHEAD if weights else float("inf")
+    needed = server_bytes(weights, len(gpus), room) if weights else float("inf")
     return min(needed / min(gpu.total for gpu in gpus), *(_FREE_SHARE * gpu.free / gpu.total for gpu in gpus))
 
 
@@ -192,6 +197,14 @@ def kv_bytes(facts: JsonObject) -> int:
     return 4 * facts.get("num_hidden_layers", 0) * heads * size
 
 
+def model_facts(ref: str) -> tuple[JsonObject, int]:
+    """Return the config and the bytes of the weights of a ref, or of its base; {} and 0 where they are not here.
+
+    Raises ConfigError as `resolve_model`.
+    """
+    return _facts_of(resolve_model(adapter_base(Path(resolve_model(ref))) or ref))
+
+
 def _facts_of(model: str) -> tuple[JsonObject, int]:
     """Return a model's config and the bytes of its weights; {} and 0 where they are not on this machine."""
     folder = Path(model)
@@ -207,4 +220,9 @@ def _facts_of(model: str) -> tuple[JsonObject, int]:
     if not (folder / "config.json").is_file():
         return {}, 0
     facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return {**facts, **facts.get("text_config", {})}, sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    index, weights = folder / "model.safetensors.index.json", None
+    if index.is_file():
+        # Which is there before the weights are, and does not count other files beside them.
+        weights = json.loads(index.read_text(encoding="utf-8")).get("metadata", {}).get("total_size")
+    weights = weights or sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return {**facts, **facts.get("text_config", {})}, weights

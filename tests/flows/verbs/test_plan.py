@@ -230,3 +230,16 @@ finally:
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "60 requests" in done.stdout
+
+
+def test_what_the_trainings_take_of_gpus_is_told_before_a_teacher_is_asked(
+    body: dict[str, Any], plan: Plan, shell: Shell, provider: SimulatedProvider
+) -> None:
+    body["sft"], body["student"] = {"enabled": True}, {"model": "embedded:student", "max_length": 512}
+    _, told = plan("--devices", "1x8GiB")
+    assert any(line.startswith("sft: ") and "of 8.0 GiB on GPU 0" in line for line in told)
+    asked = len(provider.requests)
+    several = ("--set", "runtime.launcher=torchrun", "--set", "runtime.num_processes=2")
+    code, output = shell("plan", "config.yaml", "--devices", "1x8GiB", *several)
+    assert (code, len(provider.requests)) == (2, asked)
+    assert "error[memory]" in output

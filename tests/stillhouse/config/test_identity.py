@@ -17,6 +17,8 @@ IN_KEYS = ("prompts", "teacher", "rollouts", "tools", "dataset", "student", "sft
 DIGESTS = {
     "curated_dataset": "22c424d6 383447a7 e15f25e3 a34169b4 0087db74 1eddbbb5 b711571f f25e127e d287195a",
     "demo": "9d3e44e8 01441542 c362b208 04a28f74 62dba927 82592072 2d177639 63eef02f f7cf325c",
+    "eight_gpus": "d682af52 261b5d87 e5a1b293 a34169b4 62dba927 3e0947b2 1872d310 471ac9ca d287195a",
+    "two_gpus": "d682af52 9399313e e5a1b293 a34169b4 62dba927 d587d30a 1872d310 d96cb44e d287195a",
     "nightly": "3fb1d0d3 98853c52 00d90e69 01d6e27e db180af8 9a19c898 90a77a95 f25e127e d287195a",
     "on_policy/ema": "7b71f050 01441542 e5a1b293 04a28f74 62dba927 82592072 1872d310 643863af f7cf325c",
     "on_policy/exact": "7b71f050 01441542 e5a1b293 04a28f74 62dba927 82592072 1872d310 18bc53fb f7cf325c",

@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.vllm.environment import Gpu
-from stillhouse.inference.vllm.launch import kv_bytes, lora_rank, memory_share, place, require_servable
+from stillhouse.inference.vllm.launch import kv_bytes, lora_rank, memory_share, model_facts, place, require_servable
 
 GIB = 1 << 30
 FACTS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36}
@@ -69,3 +69,20 @@ def test_an_adapter_that_vllm_would_serve_as_another_is_refused(
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 16, "use_dora": False, **settings}))
     with pytest.raises(ConfigError, match=word):
         require_servable(tmp_path)
+
+
+def test_a_models_size_is_its_indexs_or_that_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 64}}))
+    assert model_facts(str(tmp_path))[1] == 0
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    facts, size = model_facts(str(tmp_path))
+    assert (facts["hidden_size"], size) == (64, 100)
+    # Some hold the same weights twice, in another program's form.
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {}}))
+    assert model_facts(str(tmp_path))[1] == 100
+    index.write_text(json.dumps({"metadata": {"total_size": 50}}))
+    assert model_facts(str(tmp_path))[1] == 50
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
+    assert model_facts(str(tmp_path / "adapter"))[1] == 50
