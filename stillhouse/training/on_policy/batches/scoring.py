@@ -44,7 +44,9 @@ class Scoring:
             if one.num_turns == 0:
                 continue
             view = self._teachers.view(one, metadata)
-            self._samples[one.rollout_key] = Sample(one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view)
+            self._samples[one.rollout_key] = Sample(
+                one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view, best_ids_NK=one.best_ids_NK
+            )
             if teacher is not None and (self._is_scored_ahead or not isinstance(teacher, ExactTeacher)):
                 self._pending.setdefault(teacher.name, []).append(one.rollout_key)
         if teacher is not None and not isinstance(teacher, ExactTeacher):
