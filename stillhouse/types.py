@@ -7,9 +7,12 @@ classes with defaults, which would add keys that the model did not write.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NotRequired, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict
 
 from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    import numpy as np
 
 JsonObject = dict[str, Any]
 """A JSON object at a boundary whose keys are not ours to name (a tool's schema, a row's metadata)."""
@@ -222,6 +225,8 @@ class Sample:
     teacher_view: "Sample | None" = None
     """What its teacher reads in its place, such as a prompt with a hint or another vocabulary, with targets of the same
     text; None where it reads the same."""
+    best_ids_NK: "np.ndarray | None" = None
+    """The K most probable tokens of the model that sampled at each of N targets, where its teacher scores them."""
 
     @property
     def read(self) -> "Sample":

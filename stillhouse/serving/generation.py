@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
 import torch
 
 from stillhouse.serving.sampling import Draw
@@ -28,6 +29,8 @@ class GenerationRequest:
     """True if log-probabilities are those after `top_p`; OpenAI's API gives those before."""
     on_token: Callable[[int], bool] | None = None
     """Called with each token by the thread that steps; True ends the completion."""
+    num_best: int = 0
+    """Most probable tokens to return at each sampled one."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Generation:
     renormalised over the nucleus with `processed_logprobs`."""
     finish_reason: Literal["stop", "length"]
     """`stop` also where `on_token` ended it."""
+    best_ids_NK: np.ndarray | None = None
+    """int32 [tokens, num_best], best first; None where none were asked for."""
 
 
 @dataclass
@@ -55,6 +60,7 @@ class RunningRequest:
     """Tokens of prompt and completion whose keys and values are in the slot."""
     completion: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    best: list[np.ndarray] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
 
     def next_draw(self) -> Draw:
@@ -65,11 +71,13 @@ class RunningRequest:
         request = self.request
         return Draw(self.uniforms.pop(), request.temperature, request.top_p, request.processed_logprobs)
 
-    def read(self, token: int, logprob: float) -> Literal["stop", "length"] | None:
+    def read(self, token: int, logprob: float, best_K: np.ndarray) -> Literal["stop", "length"] | None:
         """Take in a sampled token; return why it ends the completion, or None."""
         self.completion.append(token)
         self.logprobs.append(logprob)
         request = self.request
+        if request.num_best:
+            self.best.append(best_K[: request.num_best])
         is_ended = request.on_token is not None and request.on_token(token)
         if is_ended or token in request.stop_ids:
             return "stop"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 
 from stillhouse.serving.generation import Generation, GenerationRequest, RunningRequest
@@ -158,16 +159,20 @@ class Generator:
         return logits[[*range(len(leaders)), *sources]]
 
     def _pick(self, logits_BV: torch.Tensor, rows: Sequence[RunningRequest]) -> torch.Tensor:
-        return self._passes.pick(logits_BV, [row.next_draw() for row in rows])
+        num_best = min(max(row.request.num_best for row in rows), logits_BV.shape[1])
+        return self._passes.pick(logits_BV, [row.next_draw() for row in rows], num_best)
 
     def _read(self, sampled: Sequence[tuple[list[RunningRequest], torch.Tensor]]) -> list[tuple[int, Generation]]:
         """Hand rows their sampled tokens and release those that they finish."""
         finished: dict[int, Generation] = {}
-        for rows, picks_2B in sampled:
-            for row, token, logprob in zip(rows, *read_picks(picks_2B), strict=True):
-                reason = row.read(token, logprob)
+        for rows, picks in sampled:
+            picks = picks.cpu()
+            best_BK = picks[2:].T.to(torch.int32).numpy()
+            for row, token, logprob, best_K in zip(rows, *read_picks(picks[:2]), best_BK, strict=True):
+                reason = row.read(token, logprob, best_K)
                 if reason is not None:
-                    finished[row.handle] = Generation(row.completion, row.logprobs, reason)
+                    best_NK = np.stack(row.best) if row.best else None
+                    finished[row.handle] = Generation(row.completion, row.logprobs, reason, best_NK)
         for index in range(len(self._rows) - 1, -1, -1):
             if self._rows[index].handle in finished:
                 self._release(index)

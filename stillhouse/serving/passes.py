@@ -61,10 +61,10 @@ class SlotPasses:
         # As training scales them: not rounded to the type of the products a second time.
         return self._scaling.apply_(logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)))
 
-    def pick(self, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
-        """Sample the next token of each row; picks [2, B] (see `pick_tokens`)."""
+    def pick(self, logits_BV: Tensor, draws: Sequence[Draw], num_best: int = 0) -> Tensor:
+        """Sample the next token of each row; picks [2 + num_best, B] (see `pick_tokens`)."""
         draws_4B = torch.tensor(draws, dtype=torch.float64).T.contiguous().to(self._device)
-        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws))
+        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws)._replace(num_best=num_best))
 
 
 def slot_masks(

@@ -34,6 +34,8 @@ class PickSteps(NamedTuple):
     are_cut: bool
     some_greedy: bool
     all_greedy: bool
+    num_best: int = 0
+    """Most probable tokens that are returned beside the sampled one."""
 
     @classmethod
     def of(cls, draws: Sequence[Draw]) -> "PickSteps":
@@ -54,8 +56,9 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
     `draws_4B` are the fields of each row's `Draw`, float64.
 
     Returns:
-        Token id and log-probability of each row, float64 [2, B]. The log-probability is under
-        softmax(logits / temperature), or softmax(logits) where the temperature is 0, unless the row wants it processed.
+        Token id and log-probability of each row, and the ids of its `num_best` most probable tokens, float64
+        [2 + num_best, B]. The log-probability is under softmax(logits / temperature), or softmax(logits) where the
+        temperature is 0, unless the row wants it processed.
     """
     uniforms_B, temperatures_B, top_ps_B, are_processed_B = draws_4B
     logits = logits_BV.float()
@@ -73,8 +76,9 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
         tokens_B1 = _invert(probs, uniforms_B[:, None])
         if steps.some_greedy:
             tokens_B1 = torch.where(is_greedy_B1, logprobs.argmax(-1, keepdim=True), tokens_B1)
-    # Token ids are exact in float64, so both cross to the host in one transfer.
-    return torch.cat([tokens_B1.double(), logprobs.gather(-1, tokens_B1).double()], dim=1).T
+    best = [logprobs.topk(steps.num_best).indices.double()] if steps.num_best else []
+    # Token ids are exact in float64, so all cross to the host in one transfer.
+    return torch.cat([tokens_B1.double(), logprobs.gather(-1, tokens_B1).double(), *best], dim=1).T
 
 
 def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ class SampledTrajectory(Trajectory):
     """True exactly where the student sampled."""
     sampling_logprobs: list[float]
     """Under the sampling distribution; 0.0 where the mask is False."""
+    best_ids_NK: np.ndarray | None = None
+    """The student's K most probable tokens at each of N sampled ones, where a teacher asks for them."""
     num_tool_calls: int = 0
     """Calls that were run."""
     num_invalid_tool_calls: int = 0

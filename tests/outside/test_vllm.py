@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
 import time
 from base64 import b64decode
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,17 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stillhouse.config import OnPolicyTeacher, RuntimeConfig
+from stillhouse.chat.refs import resolve_model
+from stillhouse.config import Divergence, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
+from stillhouse.serving.generation import GenerationRequest
 from stillhouse.store.records import read_trajectories
+from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer as SamplingServer
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.types import Sample, StopReason
+from tests.outside.interpreted_triton import interpreted_triton
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -145,6 +152,63 @@ def test_the_most_probable_tokens_of_given_ones_are_those_of_the_model(
         assert np.mean(overlap) > 0.9
         mass = np.exp(top.logprobs_NK.astype(float)).sum(axis=1) + np.exp(top.log_tail_N.astype(float))
         assert mass == pytest.approx(np.ones(len(mass)), abs=5e-3)
+
+
+@pytest.fixture
+def embedded_teacher_server(vllm: Path, tmp_path: Path) -> Iterator[VllmServer]:
+    """Yield a server that scores given ids; on a CPU no model of use is fast enough."""
+    options = ["--enable-scale-out", "--dtype", "float32", "--max-model-len", "512", "--max-logprobs", "-1"]
+    embedded = Path(resolve_model("embedded:teacher"))
+    with VllmServer(vllm, embedded, tmp_path, options, interpreted_triton(tmp_path / "triton")) as server:
+        yield server
+
+
+def test_tokens_that_the_server_is_given_are_scored_as_the_model_scores_them(
+    embedded_teacher_server: VllmServer, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("embedded:student"))
+    settings = OnPolicyTeacher(**teacher(embedded_teacher_server), top_k=25)
+    runtime, reverse = RuntimeConfig(store=str(tmp_path / "store")), (Divergence(kind="reverse_kl"),)
+    served = connect(settings, 1.0, 1.0, tokenizer, None, runtime, divergence=reverse)
+    assert served.given is not None
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("embedded:teacher"), dtype=torch.float64)
+    chance, requests = np.random.default_rng(0), []
+    for length in (5, 17, 40):
+        mask = [False, *(chance.random(length - 2) < 0.6).tolist(), True]
+        best_NK = np.stack([chance.permutation(len(tokenizer))[:25] for _ in range(sum(mask))])
+        row = chance.integers(len(tokenizer), size=length).tolist()
+        requests.append(Sample(row, mask, "p", best_ids_NK=best_NK.astype(np.int32)))
+    scores = served.start(requests).result()
+    served.close()
+    for request, (logprobs, top) in zip(requests, scores, strict=True):
+        tokens, scored = torch.tensor([request.token_ids]), torch.tensor(request.loss_mask[1:])
+        known = model(tokens).logits[0, :-1].detach().log_softmax(-1)[scored]
+        assert top is not None
+        assert np.abs(known.gather(1, torch.from_numpy(top.ids_NK).long()).numpy() - top.logprobs_NK).max() < 1e-4
+        assert logprobs == pytest.approx(known.gather(1, tokens[0, 1:][scored][:, None])[:, 0].tolist(), abs=1e-4)
+    # What samples tells such tokens.
+    server = SamplingServer(embedded_teacher_server.url)
+    engine = VllmEngine(server, MODEL, 1, restore=lambda: None, has_weights=lambda: True)
+    prompt = requests[0].token_ids
+    sampled = engine.complete(GenerationRequest(prompt, 12, seed=3, num_best=25))
+    logits = model(torch.tensor([[*prompt, *sampled.completion_ids]])).logits[0, len(prompt) - 1 : -1]
+    assert sampled.best_ids_NK is not None
+    assert np.sort(sampled.best_ids_NK).tolist() == logits.topk(25).indices.sort().values.tolist()
+    engine.close()
+    server.close()
+
+
+def test_a_server_without_scale_out_gives_its_own_tokens(
+    scoring_server: VllmServer, pretrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = OnPolicyTeacher(**teacher(scoring_server), top_k=20)
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    runtime, reverse = RuntimeConfig(store=str(tmp_path)), (Divergence(kind="reverse_kl"),)
+    served = connect(settings, 1.0, 1.0, tokenizer, None, runtime, divergence=reverse)
+    served.close()
+    assert served.given is None
+    assert "--enable-scale-out" in caplog.text
 
 
 def test_what_is_recorded_while_a_teacher_samples_is_the_models_and_all_that_sft_needs(

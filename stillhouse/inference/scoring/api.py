@@ -1,6 +1,7 @@
 """The sequences that are scored, and what the forms of request and answer of servers have in common."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +22,16 @@ class TokenSequence(Protocol):
     @property
     def loss_mask(self) -> list[bool]:
         """Return True at the tokens that are scored, never the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenIds:
+    """A `TokenSequence` at whose scored places some tokens are scored, and not those that stand there."""
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+    ids_NK: np.ndarray
+    """int32, -1 for none."""
 
 
 class ScoringApi(Protocol):

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.copier import Copier
-from stillhouse.inference.scoring.api import TokenSequence
+from stillhouse.inference.scoring.api import GivenIds, TokenSequence
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.scoring.segments import SEGMENT, Place, SegmentWriter, find_keys, read_scores
 from stillhouse.store import ArtifactStore
@@ -60,9 +60,11 @@ class ScoreLedger:
 
     @staticmethod
     def key(sequence: TokenSequence) -> bytes:
-        """Return the key of a sequence and which of its tokens are scored."""
+        """Return the key of a sequence, of which of its tokens are scored, and of the ids that are scored there."""
         hasher = hashlib.sha256(array("q", sequence.token_ids).tobytes())
         hasher.update(bytes(sequence.loss_mask))
+        if isinstance(sequence, GivenIds):
+            hasher.update(sequence.ids_NK.tobytes())
         return hasher.digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, SequenceScores]:

@@ -19,7 +19,8 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
 from stillhouse.inference.requester import Requester
 from stillhouse.inference.retry import Effects
-from stillhouse.inference.scoring.api import ScoringApi, TokenSequence
+from stillhouse.inference.scoring.api import GivenIds, ScoringApi, TokenSequence
+from stillhouse.inference.scoring.given_ids_api import GivenIdsApi
 from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.stats import RolloutStats
@@ -47,9 +48,9 @@ class _Answer:
 class Scorer:
     """Scores through one server; what was answered is in the ledger before it is used.
 
-    Its coroutines run on the server's event loop. A request holds at most `batch_tokens`; a longer sequence goes alone.
-    With `hedge`, requests that are overdue by far are sent a second time. A server that answered before is waited for
-    `max_outage_s`; `on_outage` is as `Requester` takes it.
+    Its coroutines run on the server's event loop. A request holds at most `batch_tokens`; a longer sequence goes alone,
+    as does a `GivenIds`. With `hedge`, requests that are overdue by far are sent a second time. A server that answered
+    before is waited for `max_outage_s`; `on_outage` is as `Requester` takes it.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Scorer:
         batches: list[list[TokenSequence]] = []
         room = 0
         for sequence in sequences:
-            if len(sequence.token_ids) > room:
+            if len(sequence.token_ids) > room or isinstance(sequence, GivenIds):
                 batches.append([])
                 room = self._batch_tokens
             batches[-1].append(sequence)
@@ -190,13 +191,14 @@ class Scorer:
         return answer
 
     async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> _Answer:
-        request = self._api.body(sequences, temperature, spelt=spelt)
-        answer = await self._server.send(self._api.path, request)
+        given = isinstance(sequences[0], GivenIds)
+        api: ScoringApi = GivenIdsApi(self._server.endpoint.model) if given else self._api
+        answer = await self._server.send(api.path, api.body(sequences, temperature, spelt=spelt))
         body = answer.body()
         if isinstance(body, str):
             message = f"HTTP 200, but its body is no JSON: {body[:_SHOWN_CHARACTERS] or 'nothing'}"
             raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
-        scores = [] if spelt else self._api.scores(body, sequences)
+        scores = [] if spelt else api.scores(body, sequences)
         return _Answer(body, self._turn(body, answer, sequences), answer.limits, scores)
 
     def _turn(self, body: Any, answer: HttpAnswer, sequences: Sequence[TokenSequence]) -> Turn:

@@ -22,14 +22,15 @@ MOST_LOGPROB: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopLogprobs:
-    """A teacher's most probable tokens at N positions, and the mass of all others.
+    """A teacher's most probable tokens at N positions, or the K tokens that it was given, and the mass of all others.
 
     Half precision is off by at most 2^-11 of a value: of a log-probability between -1 and 0 by 0.0002, between -16 and
-    -8 by 0.004. The values are rounded when they arrive, so that stored ones train to the same bits.
+    -8 by 0.004. The values are rounded when they arrive, so that stored ones train to the same bits. Those of given
+    tokens are in single precision.
     """
 
     ids_NK: np.ndarray
-    """int32, best first, each id at most once."""
+    """int32, each id at most once; best first where they are the teacher's."""
     logprobs_NK: np.ndarray
     """float16, in nats."""
     log_tail_N: np.ndarray
@@ -44,6 +45,13 @@ class TopLogprobs:
         log_tail_N = np.where(tail_N < _ROUNDING, last_N, np.log(np.maximum(tail_N, _ROUNDING)))
         rounded_NK = np.maximum(logprobs_NK, LEAST_LOGPROB).astype(np.float16)
         return cls(ids_NK.astype(np.int32), rounded_NK, log_tail_N.astype(np.float16))
+
+    @classmethod
+    def given(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
+        """Return what a teacher gives for tokens of someone else's choice; log-probabilities may be minus infinity."""
+        tail_N = np.maximum(1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1), _ROUNDING)
+        bounded_NK = np.maximum(logprobs_NK, LEAST_LOGPROB).astype(np.float32)
+        return cls(ids_NK.astype(np.int32), bounded_NK, np.log(tail_N).astype(np.float32))
 
     def best(self, count: int) -> "TopLogprobs":
         """Return the first `count` at each position; the mass of the rest goes to the others."""
@@ -62,6 +70,7 @@ class SequenceScores(NamedTuple):
     """Scores of the N scored tokens of one sequence, in order."""
 
     logprobs: list[float]
+    """Of each token; of a `GivenIds` of its K ids at each place, one place after the other."""
     top: TopLogprobs | None = None
     """None where only the tokens themselves were asked for."""
 

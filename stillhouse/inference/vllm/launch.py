@@ -68,7 +68,7 @@ class Launch:
                 "--generation-config",
                 "vllm",
             ]
-            command += ["--max-model-len", "-1", "--max-num-seqs", str(self.max_sequences)]
+            command += ["--max-model-len", "-1", "--max-num-seqs", str(self.max_sequences), "--max-logprobs", "-1"]
             # By itself it rounds weights of 32 bits to 16.
             command += ["--dtype", "float32"] if facts.get("dtype", facts.get("torch_dtype")) == "float32" else []
             command += [*self._named(folder), *devices, *self.options]

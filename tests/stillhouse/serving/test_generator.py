@@ -247,3 +247,22 @@ def test_tokens_are_shown_as_they_are_sampled_and_may_end_their_completion(
         assert generation.finish_reason == "stop"
         assert generation.completion_ids == alone_.completion_ids[: index + 1]
         assert seen[index] == generation.completion_ids
+
+
+def test_the_most_probable_tokens_come_with_the_completions_that_want_them_and_change_none(
+    model: PreTrainedModel, prompts: Prompts
+) -> None:
+    requests = [GenerationRequest(prompt, 6, seed=i, num_best=3 * (i % 2)) for i, prompt in enumerate(prompts)]
+    plain = [dataclasses.replace(request, num_best=0) for request in requests]
+    pairs = zip(requests, Generator(model).run(requests), Generator(model).run(plain), strict=True)
+    for request, generation, without in pairs:
+        assert (generation.completion_ids, generation.logprobs) == (without.completion_ids, without.logprobs)
+        assert without.best_ids_NK is None
+        if not request.num_best:
+            assert generation.best_ids_NK is None
+            continue
+        tokens = [*request.prompt_ids, *generation.completion_ids]
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0, len(request.prompt_ids) - 1 : -1]
+        assert generation.best_ids_NK is not None
+        assert generation.best_ids_NK.tolist() == logits.topk(3).indices.tolist()

@@ -267,13 +267,16 @@ def new_on_policy_job(
 
 
 @pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[[str, str], str]]:
-    """Serves the model of a ref under a name, as vLLM does with updates allowed, until the end of the module."""
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves the model of a ref under a name, as vLLM does with updates allowed, until the end of the module.
+
+    With `scales_out` it scores given ids, too.
+    """
     # Imported here: the ranks of `pair` import this file, too.
     from tests.stillhouse.training.vllm_stand_in import serving
 
     with ExitStack() as stack:
-        yield lambda ref, name: stack.enter_context(serving(ref, name))
+        yield lambda ref, name, **options: stack.enter_context(serving(ref, name, **options))
 
 
 class Listener:

@@ -1,6 +1,7 @@
 """vLLM as trainings meet it: servers of Stillhouse's own, one a model, and routes that take adapters and weights.
 
-Also a Python that starts it as a run starts vLLM (`stand_in_python`).
+With `--enable-scale-out` it also scores given ids, in the form of vLLM 0.32. Also a Python that starts it as a run
+starts vLLM (`stand_in_python`).
 """
 
 import argparse
@@ -8,11 +9,17 @@ import json
 import socket
 import sys
 import threading
+import time
+import uuid
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -25,6 +32,7 @@ from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.app import create_app
 from stillhouse.serving.completions import ServedModel
 from stillhouse.serving.models import load_model
+from stillhouse.serving.protocol import MAX_TOP_LOGPROBS
 from stillhouse.serving.worker import ModelWorker
 
 LOCK = threading.Lock()
@@ -33,12 +41,14 @@ LOCK = threading.Lock()
 class StandIn:
     """An ASGI application."""
 
-    def __init__(self, ref: str, name: str) -> None:
+    def __init__(self, ref: str, name: str, *, scales_out: bool = False) -> None:
         self._tokenizer = load_tokenizer(ref)
         self._name = name
         self._workers: list[ModelWorker] = []
         self._apps: dict[str, FastAPI] = {}
         self._weight_version = "default"
+        self._scales_out = scales_out
+        self._models: dict[str, Any] = {}
         self.load(name, ref)
 
     def stop(self) -> None:
@@ -84,14 +94,51 @@ class StandIn:
                 self.load(self._name, body["kwargs"]["weights_path"])
             case "/reset_prefix_cache":
                 pass
+            case "/inference/v1/generate":
+                return self._generated(body)
             case _:
                 return None
         return JSONResponse({})
 
+    def _generated(self, body: dict[str, Any]) -> Response:
+        """A scoring request's answer, with what vLLM checks: its `SamplingParams` and `InputProcessor`."""
+        if not self._scales_out:
+            message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+            return _refusal(message, 403, "PermissionDeniedError")
+        model, ids, asked = self._models[body["model"]], body["token_ids"], body["sampling_params"]
+        start, rows = asked["prompt_logprob_start"], asked["prompt_logprob_token_ids"]
+        width = max(map(len, rows), default=0)
+        if asked["max_tokens"] != 1 or not width or len(rows) != len(ids) - 1 - start:
+            return _refusal(f"prompt_logprob_token_ids has {len(rows)} rows", 400)
+        if width > MAX_TOP_LOGPROBS:
+            return _refusal(f"Requested {width} token ids per row. Set max_logprobs (--max-logprobs)", 400)
+        given = torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+        if not -1 <= int(given.min()) <= int(given.max()) < model.config.vocab_size:
+            return _refusal("prompt_logprob_token_ids contain out-of-vocab token ids", 400)
+        with torch.inference_mode():
+            logprobs = model(torch.tensor([ids])).logits[0, start:-1].float().log_softmax(-1)
+        found = logprobs.gather(1, given.clamp_min(0)).masked_fill(given < 0, -torch.inf)
+        buffer = BytesIO()
+        np.save(buffer, found.numpy(), allow_pickle=False)
+        choice = {"index": 0, "logprobs": None, "finish_reason": "length", "token_ids": [int(logprobs[-1].argmax())]}
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
+        return JSONResponse(
+            {
+                "request_id": uuid.uuid4().hex,
+                "model": body["model"],
+                "created": int(time.time()),
+                "usage": usage,
+                "prompt_logprobs": None,
+                "prompt_token_id_logprobs": b64encode(buffer.getvalue()).decode(),
+                "output_mode": "tokens",
+                "choices": [choice],
+            }
+        )
+
     def load(self, name: str, ref: str) -> None:
         # One at a time: transformers prepares a model's class in a way that threads disturb.
         with LOCK:
-            model = load_model(ref, device="cpu", num_threads=1)
+            model = self._models[name] = load_model(ref, device="cpu", num_threads=1)
         worker = ModelWorker(model, max_batch=64)
         served = ServedModel(
             *(name, self._tokenizer, stop_token_ids(self._tokenizer), model.config.vocab_size, worker.context_length)
@@ -101,10 +148,14 @@ class StandIn:
         worker.start()
 
 
+def _refusal(message: str, status: int, kind: str = "BadRequestError") -> Response:
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status)
+
+
 @contextmanager
-def serving(ref: str, name: str) -> Iterator[str]:
+def serving(ref: str, name: str, *, scales_out: bool = False) -> Iterator[str]:
     """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
-    app = StandIn(ref, name)
+    app = StandIn(ref, name, scales_out=scales_out)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -143,8 +194,9 @@ def main() -> None:
     parser.add_argument("--served-model-name")
     parser.add_argument("--lora-modules")
     parser.add_argument("--port", type=int)
+    parser.add_argument("--enable-scale-out", action="store_true")
     options, _ = parser.parse_known_args(sys.argv[sys.argv.index("serve") + 1 :])
-    app = StandIn(options.model, options.served_model_name)
+    app = StandIn(options.model, options.served_model_name, scales_out=options.enable_scale_out)
     if options.lora_modules:
         adapter = json.loads(options.lora_modules)
         app.load(adapter["name"], adapter["path"])

@@ -26,8 +26,10 @@ def write_batch(path: Path, table: RolloutTable) -> None:
     columns |= {name: pa.array(getattr(table, name), pa.string()) for name in _TEXTS}
     columns |= {name: pa.array(getattr(table, name)) for name in _NUMBERS}
     views = [view and {"token_ids": view.token_ids, "loss_mask": view.loss_mask} for view in table.teacher_view]
-    # Parquet has no matrices: the rows of one are written one after the other.
-    tops = [top and {name: getattr(top, name).ravel() for name in TopLogprobs.__slots__} for top in table.teacher_top]
+    # Parquet has no matrices: the rows of one are written one after the other. A column has one precision.
+    dtype = np.result_type(np.float16, *(top.log_tail_N.dtype for top in table.teacher_top if top is not None))
+    types = {"ids_NK": np.int32, "logprobs_NK": dtype, "log_tail_N": dtype}
+    tops = [top and {key: getattr(top, key).ravel().astype(types[key]) for key in types} for top in table.teacher_top]
     columns |= {"teacher_view": pa.array(views), "teacher_top": pa.array(tops)}
     facts = {"index": table.index, "num_parts": table.num_parts, "metrics": table.metrics}
     with replaced_atomically(path) as work:

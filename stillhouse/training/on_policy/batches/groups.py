@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.trajectories import SampledTrajectory
@@ -23,7 +25,7 @@ class FinishedGroups:
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Store the finished trajectories of one prompt."""
-        rows = json.dumps([asdict(trajectory) for trajectory in group])
+        rows = json.dumps([asdict(trajectory) for trajectory in group], default=np.ndarray.tolist)
         write_atomic(self._folder / f"{group[0].prompt_id}.json", rows.encode())
 
     def load(self, prompts: Sequence[Prompt]) -> dict[str, list[SampledTrajectory]]:
@@ -50,4 +52,6 @@ def _read(path: Path) -> list[SampledTrajectory]:
 
 def _trajectory(row: JsonObject) -> SampledTrajectory:
     turns = [Turn(**turn) for turn in row["turns"]]
-    return SampledTrajectory(**{**row, "turns": turns, "stop_reason": StopReason(row["stop_reason"])})
+    best_NK = (ids := row.get("best_ids_NK")) and np.array(ids, np.int32)
+    read = {"turns": turns, "stop_reason": StopReason(row["stop_reason"]), "best_ids_NK": best_NK}
+    return SampledTrajectory(**{**row, **read})

@@ -45,7 +45,9 @@ class Scoring:
         for one in group:
             if one.num_turns > 0:
                 view = self._teachers.view(one, metadata)
-                self._samples[one.rollout_key] = Sample(one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view)
+                self._samples[one.rollout_key] = Sample(
+                    one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view, best_ids_NK=one.best_ids_NK
+                )
         if keys and teacher is not None and not isinstance(teacher, ExactTeacher) and self._ranks.is_first:
             self._asked.append((keys, teacher.start([self._samples[key] for key in keys])))
 

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from stillhouse.agent.turns import End, TurnState
 from stillhouse.chat.content import Call
 from stillhouse.serving.generation import Generation
@@ -41,6 +43,8 @@ class StudentRollout:
     turns: list[Turn] = field(default_factory=list)
     loss_mask: list[bool] = field(init=False)
     sampling_logprobs: list[float] = field(init=False)
+    best_ids: list[np.ndarray] = field(default_factory=list)
+    """Of each completion, where they were asked for."""
     num_sampled_tokens: int = 0
     num_requested_calls: int = 0
     """Calls of all turns, run or not: the ids of the next ones go on from here."""
@@ -61,6 +65,8 @@ class StudentRollout:
         self.token_ids += generation.completion_ids
         self.loss_mask += [True] * len(generation.completion_ids)
         self.sampling_logprobs += generation.logprobs
+        if generation.best_ids_NK is not None:
+            self.best_ids.append(generation.best_ids_NK)
         self.num_sampled_tokens += len(generation.completion_ids)
         self.messages.append(message)
         self.turns.append(Turn(generation.finish_reason, usage={}, latency_s=None, model=_MODEL))
@@ -106,6 +112,7 @@ class StudentRollout:
             token_ids=self.token_ids,
             loss_mask=self.loss_mask,
             sampling_logprobs=self.sampling_logprobs,
+            best_ids_NK=np.concatenate(self.best_ids) if self.best_ids else None,
             num_tool_calls=self.num_tool_calls,
             num_invalid_tool_calls=self.num_invalid_tool_calls,
             num_drifted_turns=self.num_drifted_turns,

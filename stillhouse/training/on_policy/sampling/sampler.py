@@ -58,9 +58,11 @@ class SamplingSettings:
     max_concurrent: int = 256
     temperature: float = 0.0
     seed: int = 0
+    num_best: int = 0
+    """Most probable tokens recorded at each sampled one."""
 
     @classmethod
-    def of(cls, config: OnPolicyConfig) -> Self:
+    def of(cls, config: OnPolicyConfig, num_best: int = 0) -> Self:
         """Return how a training samples."""
         return cls(
             config.max_tokens,
@@ -69,6 +71,7 @@ class SamplingSettings:
             config.max_concurrent,
             config.temperature,
             config.trainer.seed,
+            num_best,
         )
 
 
@@ -213,6 +216,7 @@ class Sampler:
             seed=int(digest(place)[:15], 16),
             stop_ids=self._stop_ids,
             processed_logprobs=True,
+            num_best=self.config.num_best,
         )
 
     def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:

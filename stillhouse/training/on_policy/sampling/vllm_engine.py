@@ -2,9 +2,11 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Final
+
+import numpy as np
 
 from stillhouse.errors import EndpointError
 from stillhouse.serving.generation import Generation, GenerationRequest
@@ -95,7 +97,8 @@ def _body(model: str, request: GenerationRequest) -> dict[str, Any]:
         "frequency_penalty": 0.0,
         "seed": request.seed,
         "n": 1,
-        "logprobs": 0,
+        "logprobs": request.num_best,
+        "return_tokens_as_token_ids": request.num_best > 0,
         # The ids given here end a completion, and no others.
         "ignore_eos": True,
         "stop_token_ids": sorted(request.stop_ids),
@@ -114,6 +117,7 @@ def read_generation(answer: Any, request: GenerationRequest) -> Generation:
         reason = choice["finish_reason"]
         ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        best_NK = _best_ids(choice["logprobs"]["top_logprobs"], request.num_best) if request.num_best else None
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise EndpointError(
             f"the vLLM server answers with what is no completion: {str(answer)[:_SHOWN_CHARACTERS]!r}; expected one of "
@@ -133,4 +137,10 @@ def read_generation(answer: Any, request: GenerationRequest) -> Generation:
             f"the vLLM server gave {len(logprobs)} log-probabilities, some of them perhaps no numbers, for {len(ids)} "
             "tokens; expected a token or more, and a number for each"
         )
-    return Generation(list(ids), list(logprobs), "stop" if reason == "stop" else "length")
+    return Generation(list(ids), list(logprobs), "stop" if reason == "stop" else "length", best_NK)
+
+
+def _best_ids(entries: Sequence[Mapping[str, float]], num_best: int) -> np.ndarray:
+    """Return the most probable tokens at each place, of which an entry holds one more where another was sampled."""
+    best = [sorted(entry, key=entry.__getitem__, reverse=True)[:num_best] for entry in entries]
+    return np.array([[int(name.removeprefix("token_id:")) for name in names] for names in best], np.int32)

@@ -113,6 +113,8 @@ class _Loading:
                     reading.tokenizer if is_other else self.student.tokenizer,
                     reading.alignment,
                     self.runtime,
+                    # Recorded rollouts are trained on by a student that finds other tokens probable.
+                    divergence=self.config.divergence if self.config.source == "student" else (),
                     budget=self.budget,
                     say=self.say,
                 )

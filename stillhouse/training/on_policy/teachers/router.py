@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from stillhouse.chat.rendering import Prefixes
 from stillhouse.errors import ConfigError, InputError
+from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.training.on_policy.teachers.views import Opening, ViewBuilder
 from stillhouse.training.trajectories import SampledTrajectory
@@ -66,6 +67,12 @@ class TeacherRouter:
             if teacher.max_context is not None
         ]
         return min(lengths, default=None)
+
+    @property
+    def num_best(self) -> int:
+        """Return how many of the student's most probable tokens the teachers score at each sampled one."""
+        served = (teacher for teacher in self.by_name.values() if isinstance(teacher, ServedTeacher))
+        return max((teacher.given.count for teacher in served if teacher.given is not None), default=0)
 
     def route(self, metadata: PromptMetadata | None) -> str | None:
         """Return the prompt's value of `route_by`; None if it has none."""

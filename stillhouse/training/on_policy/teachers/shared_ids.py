@@ -54,11 +54,13 @@ class EndExchange:
     def scores(self, request: Sample, scores: SequenceScores) -> SequenceScores:
         """See `Alignment`: scores of the sampled tokens stay, as the teacher read its own tokens."""
         top = scores.top
-        if top is None:
-            return scores
-        (ours, theirs), ids_NK = self.pair, top.ids_NK.copy()
-        ids_NK[top.ids_NK == ours], ids_NK[top.ids_NK == theirs] = theirs, ours
-        return scores._replace(top=replace(top, ids_NK=ids_NK))
+        return scores if top is None else scores._replace(top=replace(top, ids_NK=self.exchanged(top.ids_NK)))
+
+    def exchanged(self, ids_NK: np.ndarray) -> np.ndarray:
+        """Return the teacher's ids for the student's, or the student's for the teacher's."""
+        (ours, theirs), changed_NK = self.pair, ids_NK.copy()
+        changed_NK[ids_NK == ours], changed_NK[ids_NK == theirs] = theirs, ours
+        return changed_NK
 
 
 NO_ID: Final = np.iinfo(np.int32).max

@@ -1,12 +1,13 @@
 """Connects to a served teacher of the config and checks it before use."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyTeacher, RuntimeConfig
+from stillhouse.config import Divergence, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import RequestFailed
@@ -20,11 +21,17 @@ from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.sglang_api import SglangApi
 from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
+from stillhouse.training.on_policy.teachers.served.given_ids import GivenIdsScorer
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
+from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
 from stillhouse.training.on_policy.teachers.teacher import Alignment
+
+logger = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT: Final = 8
 """Requests at once: of `batch_tokens` each they keep a server's prefill busy."""
+_MAX_SEQUENCES: Final = 64
+"""The same of requests of one sequence."""
 
 
 def connect(
@@ -35,6 +42,7 @@ def connect(
     alignment: Alignment | None,
     runtime: RuntimeConfig,
     *,
+    divergence: Sequence[Divergence] = (),
     budget: Budget | None = None,
     max_outage_s: float = MAX_OUTAGE_S,
     say: Callable[[str | None], None] = lambda text: None,
@@ -42,7 +50,8 @@ def connect(
     """Return the served teacher of `settings`, checked by `probe_server`.
 
     `tokenizer` is of the teacher's input, and `alignment` leads from its tokens to the student's; None if they are the
-    same. A server that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over.
+    same. For a `divergence` of reverse KLs it scores the student's most probable tokens, where the server can. A server
+    that answered before is waited for `max_outage_s`, and `say` shows it; None when it is over.
 
     Raises:
         AuthenticationError: the key is missing or refused.
@@ -86,6 +95,15 @@ def connect(
         known_by = {"kind": settings.kind, "model": settings.model, "server": server.root, "temperature": temperature}
         store = ArtifactStore(runtime.store, runtime.scratch)
         scorer.ledger = opened.enter_context(open_ledger(store, known_by, probed, settings.top_k or 0))
+        if settings.kind == "vllm" and {(term.kind, term.top_k) for term in divergence} == {("reverse_kl", None)}:
+            ids = alignment if isinstance(alignment, SharedIds) else SharedIds(settings.name, len(tokenizer), tokenizer)
+            given = GivenIdsScorer(scorer, settings.top_k or 0, ids)
+            if (reason := given.refusal(server, probe_view(tokenizer), probed)) is None:
+                teacher.given = given
+                controller.cap(Caps(_MAX_SEQUENCES))
+            own = f"the teacher's, as its server scores no others ({reason}); see vLLM's --enable-scale-out"
+            whose = "the student's" if reason is None else own
+            logger.info("teacher %r: the %d best tokens in a reverse KL are %s", settings.name, settings.top_k, whose)
         resources.push(opened.pop_all())
     return teacher
 

@@ -12,6 +12,7 @@ from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.scoring.api import WrongAnswer
 from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.training.on_policy.teachers.served.given_ids import GivenIdsScorer
 from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
 from stillhouse.types import Sample
 
@@ -34,6 +35,8 @@ class ServedTeacher:
     server: ModelServer
     resources: ExitStack
     alignment: Alignment | None = None
+    given: GivenIdsScorer | None = None
+    """Scores requests that have the student's most probable tokens, where the server can."""
 
     def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
         return self.server.start(self._explained(self._score(requests)))
@@ -62,7 +65,10 @@ class ServedTeacher:
         self.resources.close()
 
     async def _score(self, requests: Sequence[Sample]) -> list[SequenceScores]:
-        scores = await self.scorer.score([request.read for request in requests])
+        if self.given is not None and all(request.best_ids_NK is not None for request in requests):
+            scores = await self.given.score(requests)
+        else:
+            scores = await self.scorer.score([request.read for request in requests])
         return aligned(requests, scores, self.alignment)
 
     async def _explained(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:

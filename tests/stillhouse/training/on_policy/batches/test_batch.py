@@ -68,6 +68,15 @@ def test_most_probable_tokens_are_read_as_they_were_written(tmp_path: Path) -> N
         assert np.array_equal(seen, written)
 
 
+def test_given_tokens_beside_a_teachers_own_keep_their_precision(tmp_path: Path) -> None:
+    given = TopLogprobs.given(np.array([[5], [7]]), np.log(np.array([[1 / 3], [1 / 7]], np.float32)))
+    write_batch(tmp_path / "b.parquet", table_of([one("a", top=given), one("b", top=TOP)]))
+    first, second = read_batch(tmp_path / "b.parquet").teacher_top
+    for seen, written in ((first, given), (second, TOP)):
+        assert seen is not None
+        assert all(np.array_equal(getattr(seen, name), getattr(written, name)) for name in TopLogprobs.__slots__)
+
+
 @pytest.mark.parametrize("are_scored", [(True, True), (True, False), (False, False)])
 def test_a_batch_of_a_version_that_wrote_it_row_by_row_is_read(tmp_path: Path, are_scored: tuple[bool, ...]) -> None:
     """Such a file has null columns where no trajectory has a value, and once had weights of tokens."""

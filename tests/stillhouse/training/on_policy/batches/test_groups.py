@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stillhouse.errors import StoreError
@@ -25,6 +26,19 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
     again.forget()
     assert not (tmp_path / "groups-00000000").exists()
     assert again.load(prompts) == {}
+
+
+def test_the_students_most_probable_tokens_come_back(tmp_path: Path) -> None:
+    best = np.array([[5, 2, 700], [1, 9, 4]], np.int32)
+    one = SampledTrajectory(
+        "key", "a", 0, [], [], [], StopReason.ANSWERED, "student",
+        token_ids=[1, 2, 3], loss_mask=[False, True, True], sampling_logprobs=[0.0, -1.0, -2.0], best_ids_NK=best,
+    )  # fmt: skip
+    FinishedGroups(tmp_path, 0).add([one])
+    [again] = FinishedGroups(tmp_path, 0).load([Prompt("a", [])])["a"]
+    assert again.best_ids_NK is not None
+    assert again.best_ids_NK.dtype == best.dtype
+    assert again.best_ids_NK.tolist() == best.tolist()
 
 
 @pytest.mark.parametrize("content", ["", "[{", "7", "[7]", '[{"prompt_id": "a"}]', '[{"stop_reason": "answered"}]'])

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,15 @@ def student_of(**settings: object) -> Student:
     return load_student("embedded:student", config, torch.device("cpu"), seed=0)
 
 
-def sample(student: Student, engines: SamplingEngines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
+def sample(
+    student: Student, engines: SamplingEngines, version: int, prompts: list[Prompt], num_best: int = 0
+) -> list[SampledTrajectory]:
     config = on_policy_of({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
     sampler = Sampler(
-        student.tokenizer, Toolbox.from_config(ToolsConfig(builtin=("calculator",))), SamplingSettings.of(config), 512
+        student.tokenizer,
+        Toolbox.from_config(ToolsConfig(builtin=("calculator",))),
+        SamplingSettings.of(config, num_best),
+        512,
     )
     with engines.engine(version) as engine:
         return sampler.sample(engine, prompts, version, policy_version=version)
@@ -157,6 +163,33 @@ def test_answer_is_read_as_ids_and_log_probs():
 def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
     with pytest.raises(EndpointError, match=message):
         read_generation(answer(**changed), REQUEST)
+
+
+def test_the_most_probable_tokens_are_those_that_this_process_finds(
+    new_engines: NewEngines, original_weights: None, prompts: list[Prompt]
+):
+    student = student_of(parameters="full")
+    there, here = (
+        sample(student, engines, 0, prompts[:2], num_best=4)
+        for engines in (new_engines(student), TransformersEngines(student, 5))
+    )
+    for one, other in zip(there, here, strict=True):
+        assert one.best_ids_NK is not None
+        assert other.best_ids_NK is not None
+        assert one.best_ids_NK.shape == (sum(one.loss_mask), 4)
+        assert one.best_ids_NK.tolist() == other.best_ids_NK.tolist()
+    assert all(one.best_ids_NK is None for one in sample(student, TransformersEngines(student, 5), 0, prompts[:1]))
+
+
+def test_the_most_probable_tokens_are_read_without_another_that_was_sampled():
+    tops = [{"token_id:7": -4.0, "token_id:3": -1.0, "token_id:5": -2.0}, {"token_id:2": -0.5, "token_id:9": -3.0}]
+    logprobs = {"token_logprobs": [-4.0, -0.5], "top_logprobs": tops}
+    done = read_generation(answer(logprobs=logprobs), replace(REQUEST, num_best=2))
+    assert done.best_ids_NK is not None
+    assert done.best_ids_NK.tolist() == [[3, 5], [2, 9]]
+    for wrong in (None, [None, None], [{"token_id:7": -1.0}, {}], [{"a": -1.0, "b": -2.0}] * 2):
+        with pytest.raises(EndpointError, match="no completion"):
+            read_generation(answer(logprobs={**logprobs, "top_logprobs": wrong}), replace(REQUEST, num_best=2))
 
 
 @pytest.mark.parametrize("page", ["<html>Welcome</html>", None, [], {}, {"choices": []}, {"choices": [7]}])
