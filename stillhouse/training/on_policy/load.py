@@ -143,7 +143,8 @@ def load_maker(
     # Without a coefficient rewards are reported, and no reason to stop.
     failure_budget = job.runtime.failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
-    sampler = load_sampler(job, SamplingSettings.of(config, teachers.num_best), student, metadata, max_context, toolbox)
+    settings = SamplingSettings.of(config, ranks.broadcast(teachers.num_best))
+    sampler = load_sampler(job, settings, student, metadata, max_context, toolbox)
     used = fitting(prompts, metadata, sampler, config)
     maker = BatchMaker(
         used,
