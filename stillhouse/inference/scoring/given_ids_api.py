@@ -29,7 +29,7 @@ class GivenIdsApi(VllmApi):
         first, ids = sequence.loss_mask.index(True), iter(sequence.ids_NK.tolist())
         rows = [next(ids) if is_scored else [] for is_scored in sequence.loss_mask[first:]]
         # Else it spells every alternative in the process that answers, while other requests wait (verl#7648).
-        asked = {"max_tokens": 1, "prompt_logprobs": self._top_k, "detokenize": False}
+        asked: JsonObject = {"max_tokens": 1, "prompt_logprobs": self._top_k, "detokenize": False}
         asked |= {"prompt_logprob_start": first - 1, "prompt_logprob_token_ids": rows}
         return {"model": self._model, "token_ids": sequence.token_ids, "sampling_params": asked}
 
