@@ -30,7 +30,7 @@ class Divergence(Section):
     """Share of the first distribution of a skewed KL in its mixture with the second; 0.1 is DistiLLM's."""
     top_k: int | None = Field(default=None, ge=1)
     """Compare the k most probable tokens, and all others as one. None compares all, and is exact; with a server it
-    compares `top_k` tokens of the teacher. 64 is NeMo-RL's and ROLL's."""
+    compares the tokens that this gives (the teacher's `top_k`). 64 is NeMo-RL's and ROLL's."""
     top_k_of: Literal["teacher", "student"] = "teacher"
     """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
     weigh the sum. With a server leave it out."""
@@ -56,8 +56,8 @@ class OnPolicyTeacher(Section):
     """Name of the environment variable that holds the server's key; None sends none."""
     top_k: int | None = later_field(None, ge=1)
     """Most probable tokens that a vLLM or SGLang server gives at each sampled token, for `divergence`, or that any
-    teacher gives for on_policy.source `rollouts`; the others count as one. They are the student's for a `reverse_kl`
-    where vLLM was started with --enable-scale-out, else the teacher's. 20 is the most that vLLM gives unless it is
+    teacher gives for on_policy.source `rollouts`; the others count as one. For a `reverse_kl` it scores as many of the
+    student's beside them, where vLLM was started with --enable-scale-out. 20 is the most that vLLM gives unless it is
     started with a higher --max-logprobs; the more, the nearer to the whole distribution."""
     kl_coef: float | None = Field(default=None, ge=0.0)
     """Factor of this teacher's KL; None takes on_policy.kl_coef. For one that only holds the student near, such as

@@ -26,7 +26,7 @@ class TokenSequence(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenIds:
-    """A `TokenSequence` at whose scored places some tokens are scored, and not those that stand there."""
+    """A `TokenSequence` with K tokens that are scored at each of its N scored places, beside the most probable."""
 
     token_ids: list[int]
     loss_mask: list[bool]

@@ -1,4 +1,4 @@
-"""Scores of tokens of the client's choice, by vLLM's `/inference/v1/generate`.
+"""Scores of tokens of the client's choice beside the most probable ones, by vLLM's `/inference/v1/generate`.
 
 `prompt_logprob_token_ids` has a list of ids for each prompt token behind `prompt_logprob_start`; -1 fills all up to the
 longest, which `--max-logprobs` bounds. The answer's `prompt_token_id_logprobs` is a `.npy` in base64, float32 [lists,
@@ -8,6 +8,7 @@ longest], minus infinity for -1, at temperature 1 (vLLM 0.32: `entrypoints/scale
 from base64 import b64decode
 from collections.abc import Sequence
 from io import BytesIO
+from typing import cast
 
 import numpy as np
 
@@ -27,7 +28,9 @@ class GivenIdsApi(VllmApi):
         assert isinstance(sequence, GivenIds)
         first, ids = sequence.loss_mask.index(True), iter(sequence.ids_NK.tolist())
         rows = [next(ids) if is_scored else [] for is_scored in sequence.loss_mask[first:]]
-        asked = {"max_tokens": 1, "prompt_logprob_start": first - 1, "prompt_logprob_token_ids": rows}
+        # Else it spells every alternative in the process that answers, while other requests wait (verl#7648).
+        asked: JsonObject = {"max_tokens": 1, "prompt_logprobs": self._top_k, "detokenize": False}
+        asked |= {"prompt_logprob_start": first - 1, "prompt_logprob_token_ids": rows}
         return {"model": self._model, "token_ids": sequence.token_ids, "sampling_params": asked}
 
     def scores(self, answer: object, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
@@ -41,4 +44,5 @@ class GivenIdsApi(VllmApi):
             raise WrongAnswer(f"it has no `prompt_token_id_logprobs` for {len(is_scored)} tokens: {error}") from error
         if not (found_NK <= MOST_LOGPROB).all():
             raise WrongAnswer("`prompt_token_id_logprobs` holds numbers above 0, or none; expected at most 0")
-        return [SequenceScores(np.minimum(found_NK, 0.0).ravel().tolist())]
+        [own] = super().scores({"choices": [{**cast(JsonObject, answer), "index": 0}]}, sequences)
+        return [SequenceScores(np.minimum(found_NK, 0.0).ravel().tolist(), own.top)]

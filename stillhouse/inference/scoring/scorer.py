@@ -191,8 +191,9 @@ class Scorer:
         return answer
 
     async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> _Answer:
-        given = isinstance(sequences[0], GivenIds)
-        api: ScoringApi = GivenIdsApi(self._server.endpoint.model) if given else self._api
+        first, api = sequences[0], self._api
+        if isinstance(first, GivenIds):
+            api = GivenIdsApi(self._server.endpoint.model, top_k=first.ids_NK.shape[1])
         answer = await self._server.send(api.path, api.body(sequences, temperature, spelt=spelt))
         body = answer.body()
         if isinstance(body, str):

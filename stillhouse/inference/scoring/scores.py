@@ -22,15 +22,15 @@ MOST_LOGPROB: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopLogprobs:
-    """A teacher's most probable tokens at N positions, or the K tokens that it was given, and the mass of all others.
+    """A teacher's most probable tokens at N positions, some that it was given among them, and the mass of all others.
 
     Half precision is off by at most 2^-11 of a value: of a log-probability between -1 and 0 by 0.0002, between -16 and
-    -8 by 0.004. The values are rounded when they arrive, so that stored ones train to the same bits. Those of given
-    tokens are in single precision.
+    -8 by 0.004. The values are rounded when they arrive, so that stored ones train to the same bits. With given
+    tokens all are in single precision.
     """
 
     ids_NK: np.ndarray
-    """int32, each id at most once; best first where they are the teacher's."""
+    """int32, each id at most once; best first where none were given."""
     logprobs_NK: np.ndarray
     """float16, in nats."""
     log_tail_N: np.ndarray
@@ -48,7 +48,7 @@ class TopLogprobs:
 
     @classmethod
     def given(cls, ids_NK: np.ndarray, logprobs_NK: np.ndarray) -> Self:
-        """Return what a teacher gives for tokens of someone else's choice; log-probabilities may be minus infinity."""
+        """Return those in any order; log-probabilities may be minus infinity, for ids that stand for none."""
         tail_N = np.maximum(1.0 - np.exp(logprobs_NK.astype(np.float64)).sum(axis=1), _ROUNDING)
         bounded_NK = np.maximum(logprobs_NK, LEAST_LOGPROB).astype(np.float32)
         return cls(ids_NK.astype(np.int32), bounded_NK, np.log(tail_N).astype(np.float32))

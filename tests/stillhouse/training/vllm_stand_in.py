@@ -116,10 +116,14 @@ class StandIn:
         if not -1 <= int(given.min()) <= int(given.max()) < model.config.vocab_size:
             return _refusal("prompt_logprob_token_ids contain out-of-vocab token ids", 400)
         with torch.inference_mode():
-            logprobs = model(torch.tensor([ids])).logits[0, start:-1].float().log_softmax(-1)
-        found = logprobs.gather(1, given.clamp_min(0)).masked_fill(given < 0, -torch.inf)
+            logprobs = model(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
+        found = logprobs[start:].gather(1, given.clamp_min(0)).masked_fill(given < 0, -torch.inf)
         buffer = BytesIO()
         np.save(buffer, found.numpy(), allow_pickle=False)
+        best, entries = logprobs.topk(asked["prompt_logprobs"]), [None]
+        for target, *row in zip(ids[1:], best.indices.tolist(), best.values.tolist(), strict=True):
+            known = dict(zip(*row, strict=True)) | {target: float(logprobs[len(entries) - 1, target])}
+            entries.append({str(token): {"logprob": value, "rank": 1} for token, value in known.items()})
         choice = {"index": 0, "logprobs": None, "finish_reason": "length", "token_ids": [int(logprobs[-1].argmax())]}
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
         return JSONResponse(
@@ -128,7 +132,7 @@ class StandIn:
                 "model": body["model"],
                 "created": int(time.time()),
                 "usage": usage,
-                "prompt_logprobs": None,
+                "prompt_logprobs": entries,
                 "prompt_token_id_logprobs": b64encode(buffer.getvalue()).decode(),
                 "output_mode": "tokens",
                 "choices": [choice],

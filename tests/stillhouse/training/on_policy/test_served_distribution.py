@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.teachers.shared_ids import NO_ID
 from tests.stillhouse.training.on_policy.test_own_template import log_distributions, merged
 from tests.stillhouse.training.trainings import final_of
 
@@ -71,7 +72,7 @@ def _gradient(method: OnPolicy) -> tuple[dict[str, float], torch.Tensor]:
 
 
 @pytest.mark.parametrize("length", [12, 64])
-def test_a_reverse_kl_of_the_students_best_tokens_has_the_gradient_of_the_whole_one(
+def test_a_reverse_kl_of_the_students_and_the_teachers_best_tokens_has_the_gradient_of_the_whole_one(
     new_method: NewMethod, teacher_url: str, given_ids_url: str, length: int
 ):
     settings = {"num_steps": 1, "max_tokens": length, "divergence": [{"kind": "reverse_kl"}]}
@@ -97,11 +98,15 @@ def test_scores_of_given_tokens_are_those_of_a_local_teacher_restricted_to_them(
     targets = torch.tensor([token for ids, mask in rows for token in compress(ids, mask)])[:, None]
     ids = p.topk(5).indices
     ids[~(ids == targets).any(1), -1] = targets[~(ids == targets).any(1), 0]
-    given = [top for top in table.teacher_top if top is not None]
-    assert [set(row) for top in given for row in top.ids_NK.tolist()] == [set(row) for row in ids.tolist()]
-    seen = torch.cat([torch.from_numpy(np.sort(top.logprobs_NK)) for top in given])
-    torch.testing.assert_close(seen.double(), q.gather(1, ids).sort(dim=1).values, rtol=0, atol=1e-4)
-    is_given = torch.zeros_like(p, dtype=torch.bool).scatter(1, ids, True)
+    tops = [top for top in table.teacher_top if top is not None]
+    seen = np.concatenate([top.ids_NK for top in tops])
+    assert [set(row) for row in seen[:, :5].tolist()] == [set(row) for row in ids.tolist()]
+    logprobs = torch.cat([torch.from_numpy(np.sort(top.logprobs_NK[:, :5])) for top in tops])
+    torch.testing.assert_close(logprobs.double(), q.gather(1, ids).sort(dim=1).values, rtol=0, atol=1e-4)
+    best = q.topk(5).indices
+    both = [set(row) | set(other) for row, other in zip(ids.tolist(), best.tolist(), strict=True)]
+    assert [set(row) - {NO_ID} for row in seen.tolist()] == both
+    is_given = torch.zeros_like(p, dtype=torch.bool).scatter(1, ids, True).scatter(1, best, True)
     p, q = (merged(log, is_given) for log in (p, q))
     expected = (p.exp() * (p - q)).sum(1).mean().item()
     assert final_of(method)["on_policy/divergence"] == pytest.approx(expected, abs=1e-4)

@@ -101,8 +101,8 @@ def connect(
             if (reason := given.refusal(server, probe_view(tokenizer), probed)) is None:
                 teacher.given = given
                 controller.cap(Caps(_MAX_SEQUENCES))
-            own = f"the teacher's, as its server scores no others ({reason}); see vLLM's --enable-scale-out"
-            whose = "the student's" if reason is None else own
+            own = f"the teacher's alone, as its server scores no others ({reason}); see vLLM's --enable-scale-out"
+            whose = "those of the student and of the teacher" if reason is None else own
             logger.info("teacher %r: the %d best tokens in a reverse KL are %s", settings.name, settings.top_k, whose)
         resources.push(opened.pop_all())
     return teacher

@@ -1,4 +1,8 @@
-"""Has a vLLM server score the tokens that the student finds most probable, where it can."""
+"""Has a vLLM server score the tokens that the student finds most probable beside its own, where it can.
+
+By the student's alone a reverse KL does not say which of all others the teacher prefers: a student far from its teacher
+moves its mass to them and spreads it there (as verl#5041 saw).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +25,7 @@ _NONE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class GivenIdsScorer:
-    """Scores `count` tokens at each sampled one: the student's most probable, of which that is always one."""
+    """Scores the student's `count` most probable tokens, of which the sampled one is always one, and the teacher's."""
 
     scorer: Scorer
     count: int
@@ -62,5 +66,10 @@ def _scores(asked: GivenIds, answer: SequenceScores) -> SequenceScores:
     targets_N, ids_NK = _targets(asked), asked.ids_NK
     logprobs_NK = np.array(answer.logprobs, np.float32).reshape(ids_NK.shape)
     scored_N = logprobs_NK[ids_NK == targets_N[:, None]]
-    top = TopLogprobs.given(np.where(ids_NK == _NONE, NO_ID, ids_NK), logprobs_NK)
+    assert answer.top is not None
+    own_NK = answer.top.ids_NK
+    is_new_NK = ~(own_NK[:, :, None] == ids_NK[:, None, :]).any(axis=2)
+    own_logprobs_NK = np.where(is_new_NK, answer.top.logprobs_NK.astype(np.float32), -np.inf)
+    ids_NK = np.hstack([np.where(ids_NK == _NONE, NO_ID, ids_NK), np.where(is_new_NK, own_NK, NO_ID)])
+    top = TopLogprobs.given(ids_NK, np.hstack([logprobs_NK, own_logprobs_NK]))
     return SequenceScores(checked_logprobs(scored_N.tolist(), targets_N.tolist()), top)

@@ -1,4 +1,4 @@
-"""A vLLM teacher that scores the tokens which the student finds most probable, against the model itself."""
+"""A vLLM teacher that scores the tokens which the student finds most probable, too, against the model itself."""
 
 import logging
 from collections.abc import Callable
@@ -67,11 +67,15 @@ def test_the_students_tokens_are_scored_as_the_model_finds_them_with_the_mass_of
     assert teacher.given is not None
     logprobs, top = scored(teacher, Sample(TOKENS, SAMPLED, "p", best_ids_NK=IDS))
     assert top is not None
-    assert top.ids_NK.tolist() == ASKED, "the sampled token is among them, in place of the last"
+    assert top.ids_NK[:, :3].tolist() == ASKED, "the sampled token is among them, in place of the last"
     known = truth(TOKENS).gather(1, torch.tensor(ASKED)).numpy()
-    assert top.logprobs_NK == pytest.approx(known, abs=1e-5)
-    assert np.exp(top.log_tail_N) == pytest.approx(1.0 - np.exp(known).sum(axis=1), abs=1e-5)
+    assert top.logprobs_NK[:, :3] == pytest.approx(known, abs=1e-5)
     assert logprobs == pytest.approx(known[range(4), [0, 2, 2, 2]], abs=1e-5)
+    best = truth(TOKENS).topk(3).indices.tolist()
+    others = [[NO_ID if token in row else token for token in own] for row, own in zip(ASKED, best, strict=True)]
+    assert top.ids_NK[:, 3:].tolist() == others, "the teacher's own, each token once"
+    mass = np.exp(top.logprobs_NK).sum(axis=1) + np.exp(top.log_tail_N)
+    assert mass == pytest.approx(np.ones(4), abs=1e-5)
 
 
 def test_answers_are_kept_by_the_tokens_that_were_given(connected: Connect):
@@ -92,10 +96,9 @@ def test_exchanged_ends_are_given_as_the_teachers_and_come_back_as_the_students(
     sample = Sample(student, SAMPLED, "p", teacher_view=Sample(TOKENS, SAMPLED, "p"), best_ids_NK=IDS)
     _, top = scored(connected(alignment=shared), sample)
     assert top is not None
-    assert top.ids_NK.tolist() == [*ASKED[:2], [1, 4, 0], [NO_ID, NO_ID, 33]]
+    assert top.ids_NK[:, :3].tolist() == [*ASKED[:2], [1, 4, 0], [NO_ID, NO_ID, 33]]
     known = truth(TOKENS)
     assert top.logprobs_NK[2, 2] == pytest.approx(known[2, 2].item(), abs=1e-5), "of the teacher's end, which it read"
-    assert np.exp(top.log_tail_N[3]) == pytest.approx(1.0 - known[3, 33].exp().item(), abs=1e-5)
 
 
 def test_a_server_without_scale_out_gives_its_own_tokens_and_one_line_names_the_flag(
