@@ -82,7 +82,7 @@ class StandIn:
             case "/collective_rpc":
                 self._apps.clear()
                 self.load(self._name, body["kwargs"]["weights_path"])
-            case "/reset_prefix_cache":
+            case "/pause" | "/resume":
                 pass
             case _:
                 return None
@@ -102,11 +102,11 @@ class StandIn:
 
 
 @contextmanager
-def serving(ref: str, name: str) -> Iterator[str]:
+def serving(ref: str, name: str, port: int = 0) -> Iterator[str]:
     """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
     app = StandIn(ref, name)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

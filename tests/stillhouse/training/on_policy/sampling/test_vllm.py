@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,6 +25,7 @@ from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 from tests.stillhouse.training.sections import on_policy_of
 from tests.stillhouse.training.trainings import disturb
+from tests.stillhouse.training.vllm_stand_in import serving
 
 NewEngines = Callable[..., VllmEngines]
 REQUEST = GenerationRequest([5, 9, 40], 4)
@@ -35,8 +37,8 @@ def server(serve: Callable[[str, str], str]) -> str:
 
 
 def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:
-    config = on_policy_of({"engine_url": server, **settings})
-    return VllmEngines(student, config, folder / "sampler")
+    config = on_policy_of({"engine_url": server} | settings)
+    return VllmEngines(student, config, folder / "sampler", max_outage_s=120.0)
 
 
 @pytest.fixture
@@ -110,11 +112,10 @@ def test_weights_are_handed_over_once_a_version(new_engines: NewEngines, tmp_pat
 
 def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: NewEngines):
     student = student_of()
-    left, again = new_engines(student), new_engines(student)
-    with left.engine(0) as engine:
+    with new_engines(student).engine(0) as engine:
         old = engine.complete(REQUEST)
     disturb(student, 0.02, seed=0)
-    with again.engine(0) as engine:
+    with new_engines(student).engine(0) as engine:
         assert engine.complete(REQUEST).logprobs != old.logprobs
 
 
@@ -167,10 +168,9 @@ def test_answer_that_is_no_completion_is_shown(page: Any):
 
 def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: NewEngines, server: str):
     student = student_of(parameters="lora")
-    killed, again = new_engines(student), new_engines(student)
-    with killed.engine(7):
+    with new_engines(student).engine(7):
         pass
-    with again.engine(5):
+    with new_engines(student).engine(5):
         assert len([name for name in models(server) if name.startswith("stillhouse-")]) == 1
 
 
@@ -191,3 +191,32 @@ def test_a_server_that_was_started_anew_between_two_requests_is_noticed(
         before = engine.complete(REQUEST)
         start_anew()
         assert engine.complete(REQUEST) == before
+
+
+def test_requests_are_shared_by_servers_of_which_one_is_lost_and_comes_back(
+    server: str, serve: Callable[[str, str], str], prompts: list[Prompt], new_engines: NewEngines
+) -> None:
+    student = student_of(parameters="lora")
+
+    def sampled(engines: SamplingEngines, version: int) -> list[list[int]]:
+        return [trajectory.token_ids for trajectory in sample(student, engines, version, prompts[:6])]
+
+    expected = sampled(TransformersEngines(student, 5), 0)
+    with ExitStack() as stack:
+        others = stack.enter_context(serving("embedded:student", "base"))
+        engines = new_engines(student, engine_url=[server, others])
+        assert sampled(engines, 0) == expected
+        assert all(any(name.startswith("stillhouse-") for name in models(url)) for url in (server, others))
+        port = int(others.removesuffix("/v1").rpartition(":")[2])
+        stack.close()
+        disturb(student, 0.02, seed=1)
+        expected = sampled(TransformersEngines(student, 5), 1)
+        assert sampled(engines, 1) == expected, "the other one has samples of all"
+        assert engines._pool._away
+        with serving("embedded:student", "base", port) as url:
+            deadline = time.monotonic() + 120
+            while engines._pool._away and time.monotonic() < deadline:
+                time.sleep(0.05)
+            [name] = [name for name in models(url) if name.startswith("stillhouse-")]
+            assert name.endswith("-v1"), "it has the newest weights before it is asked"
+            assert sampled(engines, 1) == expected
