@@ -7,11 +7,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from prefect import get_run_logger
-
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
@@ -77,7 +74,6 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
     """Train `start` by on-policy distillation on the training prompts, or on what it samples of them beforehand."""
-    _require_one_process(config, run)
     check_pair(start, prompts, config, run)
     # Whether the pair was checked makes no other student: it stays out of the key.
     settings = config.on_policy.model_copy(update={"pair_check": "auto"})
@@ -107,20 +103,6 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         further["rollouts"] = call_stage_on(deployment, STUDENT_ROLLOUTS, run, **sampled)
     artifact = call_stage_on(deployment, ON_POLICY, run, **inputs, **further)
     return trained_student(ON_POLICY.name, artifact)
-
-
-def _require_one_process(config: DistillConfig, run: Run) -> None:
-    """Raise ConfigError if several processes are set for an on-policy training alone; say so where SFT had them."""
-    runtime = config.runtime
-    if runtime.num_processes * runtime.num_hosts == 1:
-        return
-    told = (
-        f"runtime.num_processes = {runtime.num_processes} and runtime.num_hosts = {runtime.num_hosts}: on-policy "
-        "distillation samples from the student while it trains it, in one process"
-    )
-    if SFT.name not in run.results:
-        raise ConfigError(f"{told}. Set both to 1")
-    get_run_logger().warning("%s; SFT had them", told)
 
 
 @SFT.made_by
@@ -185,5 +167,6 @@ def on_policy_task(
         "budget": remaining_budget(context.run_id, context.budget),
         "rules": rules,
     }
-    runtime, logged_as = context.runtime.in_one_process, "student" if stage is ON_POLICY else None
+    trains = stage is ON_POLICY
+    runtime, logged_as = (context.runtime, "student") if trains else (context.runtime.in_one_process, None)
     return run_training_job(job, start, student, stage, key, context, runtime, logged_as=logged_as)

@@ -8,6 +8,10 @@ It needs the packages of benchmarks/gpu/requirements.txt, and torch, transformer
 jinja2, pyarrow, pandas and pytest; neither a network, nor Prefect, nor MLflow, nor an installed project. Without a
 peer's package the peer's rows are left out.
 
+What several devices would show, by the config of docs/recipes/multi_gpu.md for them: two and eight processes against
+one on the same step (tokens a second, and losses equal to 1e-4), and the idle shares of trainer and sampler with
+`max_staleness` 0 and 1 where a vLLM on devices of its own samples.
+
 Learnt on an H200 in two calls of 6 minutes
     Everything that ran was right: kernels, packing, sampler, adapters, every head, plain and compiled. 15 of the 18 GPU
     tests passed before their time was over, and none failed: give them 180 s and `PYTEST_ADDOPTS="-n 8"`.

@@ -42,7 +42,7 @@ def plan(*, with_model: bool, tiny: bool = False) -> list[Job]:
         tiny: for a rehearsal, in which all sizes are the same model: one of them is enough.
     """
     goals, variants = (_GOALS[:1], ()) if tiny else (_GOALS, _VARIANTS)
-    first = [*_TRUTH, *_sft(goals), *_ON_POLICY, _SAMPLER, _HEAD, *_QUANTISED, _DEMO]
+    first = [*_TRUTH, *_sft(goals), *_ON_POLICY, _ENGINES, _SAMPLER, _HEAD, *_QUANTISED, _DEMO]
     return [*first, *([_PRETRAINED] if with_model else []), _AGREEMENT, *_ON_POLICY_VARIANTS, *_sft(variants)]
 
 
@@ -128,6 +128,12 @@ _ON_POLICY_VARIANTS: Final = (
     _on_policy("0.6B from 1.7B", "log-normal", "ours"),
     _on_policy("0.6B from 1.7B", "log-normal", "trl"),
     _on_policy("1.7B from 8B", "log-normal", "ours"),
+)
+_ENGINES: Final = Job(
+    "on_policy",
+    "engines",
+    "engines",
+    tuple(Row(f"a job sampled by {engine}", 150, {"engine": engine}) for engine in ("vllm", "transformers")),
 )
 _SAMPLER: Final = Job(
     "on_policy",

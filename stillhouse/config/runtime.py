@@ -120,7 +120,7 @@ class RuntimeConfig(Section):
     """Where training runs: in the flow's process, in a guarded process, in several by torchrun, or as a job of a Ray
     cluster (the extra `ray`; KubeRay on Kubernetes) whose hosts share the store."""
     num_processes: int = Field(default=1, ge=1)
-    """Processes of a host that share an SFT by torchrun, one a device; on-policy distillation runs in one."""
+    """Processes of a host that share a training, one a device."""
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together and share the store. A cluster starts them; under `torchrun` all but the first run the
     command in the run's log."""

@@ -5,11 +5,13 @@ a process that does not take part, so decisions that depend on one process alone
 first exchanged (`sum_and_max`).
 """
 
+import itertools
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, Self, TypeVar
 
@@ -20,9 +22,11 @@ from stillhouse.errors import ConfigError
 from stillhouse.types import Sample
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 _TIMEOUT: Final = timedelta(minutes=30)
-"""Longest wait in a collective: longer than the first process needs to write a checkpoint or to sample answers."""
+"""Longest wait in a collective: longer than the first process needs to write a checkpoint."""
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,9 @@ class Ranks:
     rank: int
     size: int
     device: torch.device
+    store: dist.Store | None = None
+    """Reached by all of several processes."""
+    _turns: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @classmethod
     def single(cls, device: torch.device) -> Self:
@@ -56,6 +63,23 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
+    def broadcast(self, value: T | None) -> T:
+        """Return the picklable `value` of the first process in every one, whose own are not looked at.
+
+        The others wait as long as the first takes to come here, which may be hours when it samples from a server.
+        """
+        if self.store is not None:
+            # No collective waits that long: one of a host that is lost would then end as late.
+            turn = f"stillhouse/{next(self._turns)}"
+            if self.is_first:
+                self.store.set(turn, "")
+            while not self.store.check([turn]):
+                time.sleep(_POLL_S)
+            values = [value]
+            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+            [value] = values
+        return value  # type: ignore[return-value]
+
     def sum_and_max(
         self, sums: Mapping[str, float], maxima: Mapping[str, float]
     ) -> tuple[dict[str, float], dict[str, float]]:
@@ -75,6 +99,11 @@ class Ranks:
     def barrier(self) -> None:
         # Waits for all by way of the host: NCCL's own barrier would wait for the device, too.
         self.gather(None)
+
+
+def merged(parts: Sequence[Mapping[K, T]]) -> dict[K, T]:
+    """Return what was gathered by key as one."""
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, torch.Tensor]:
@@ -116,7 +145,8 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
         timeout=_TIMEOUT,
         device_id=rank_device if device == "cuda" else None,
     )
-    yield Ranks(rank, size, rank_device)
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    yield Ranks(rank, size, rank_device, store)
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import write_facts, write_recorded
 from stillhouse.training.on_policy.load import load_maker
 from stillhouse.training.on_policy.monitoring.activity import Activity
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.results.teachers import consistency_warning
 from stillhouse.types import JsonObject
 
@@ -32,7 +33,8 @@ def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progre
         logger.warning("%s", warning)
     with ExitStack() as resources:
         activity = Activity(progress, job.method, config.num_batches)
-        loaded = load_maker(job, student, tracked, nullcontext, resources, activity)
+        ranks = Ranks.single(student.device)
+        loaded = load_maker(job, student, tracked, nullcontext, resources, activity, ranks)
         count = min(config.num_batches, loaded.num_batches_a_pass)
         queue = BatchQueue(loaded.maker.begin, job.work_dir / "rollouts", num_batches=count)
         num_trajectories = num_tokens = 0

@@ -148,4 +148,4 @@ def _method(
             ranks=ranks,
             scores_folder=job.scores_folder,
         )
-    return load_on_policy(job, student, listener, averaged, resources, progress)
+    return load_on_policy(job, student, listener, averaged, resources, progress, ranks)

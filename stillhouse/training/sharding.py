@@ -50,15 +50,37 @@ def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: tor
     step._get_fsdp_state()._lazy_init()
 
 
+def shard_frozen(backbone: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
+    """Shard the blocks of a frozen model over `ranks`, in place; what else is in `backbone` comes to each device whole.
+
+    From then on every rank runs `backbone` as often as the others do.
+    """
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    sharded: set[nn.Parameter] = set()
+    for block in blocks:
+        sharded.update(block.parameters())
+        fully_shard(block, mesh=mesh)
+    whole = set(backbone.parameters()) - sharded
+    for parameter in whole:
+        parameter.data = parameter.data.to(ranks.device)
+    fully_shard(backbone, mesh=mesh, ignored_params=whole)
+
+
+def is_sharded(step: nn.Module) -> bool:
+    """Return whether `shard` sharded it."""
+    return isinstance(step, FSDPModule)
+
+
 @contextmanager
 def gathered(step: nn.Module) -> Iterator[None]:
     """Let every rank hold all weights in the type of computation within the block, and run the model alone.
 
     For sampling from a student, sharded or not. Entering is collective. The weights are there to be read.
     """
-    if not isinstance(step, FSDPModule):
+    if not is_sharded(step):
         yield
         return
+    assert isinstance(step, FSDPModule)
     modules = [module for module in step.modules() if isinstance(module, FSDPModule)]
     step.set_reshard_after_forward(False)
     for module in modules:

@@ -9,7 +9,6 @@ import pytest
 from mlflow import MlflowClient
 
 from stillhouse.config import DistillConfig, load_config
-from stillhouse.errors import ConfigError
 from stillhouse.tracking.client import default_uri
 from tasks.publish import Published
 
@@ -60,15 +59,6 @@ def test_mlflow_has_the_metrics_and_a_file_of_trajectories(tmp_path: Path) -> No
     assert {"on_policy/teacher_kl/teacher", "on_policy/reward", "on_policy/details/sample_s"} <= run.data.metrics.keys()
     names = [entry.path for entry in client.list_artifacts(run.info.run_id, "trajectories")]
     assert names == ["trajectories/step-00000000.jsonl"]
-
-
-def test_several_processes_for_an_on_policy_training_alone_are_refused(tmp_path: Path) -> None:
-    from flows.train_on_policy import train_on_policy
-
-    path = next(path for path in CONFIGS if path.stem == "pure_agentic")
-    several = {"runtime.launcher": "torchrun", "runtime.num_processes": 2, "tracking.enabled": False}
-    with pytest.raises(ConfigError, match="num_processes = 2"):
-        train_on_policy(shortened(path, tmp_path, **several))
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.batches.shared import SharedBatches
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -42,6 +43,7 @@ from stillhouse.training.on_policy.sampling.transformers import TransformersEngi
 from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.repeatability import use_fast_float32_products
 from stillhouse.types import Prompt, Sample
 
@@ -253,6 +255,7 @@ def train(
     """
     record = OnPolicyRecord()
     sampled: SamplingEngines = Sampling(TransformersEngines(student, config.max_concurrent))
+    ranks = Ranks.single(student.device)
     places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
         algorithm = algorithm_of(config)
@@ -269,12 +272,15 @@ def train(
             objective,
             config,
             lambda *_: None,
+            ranks,
+            share=slice(None),
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
+        batches = SharedBatches(ranks, maker.begin, queue)
         checkpoints = work_dir / "checkpoints"
         activity = Activity(NoProgress(), OnPolicy.name, config.num_steps)
         method = Watched(
-            record, profiler, student, objective, queue, teachers, rewards, config, checkpoints, {}, activity
+            record, profiler, student, objective, batches, teachers, rewards, config, checkpoints, {}, activity, ranks
         )
         marks = Marks(record, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)

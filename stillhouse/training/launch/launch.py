@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
@@ -27,16 +26,9 @@ def train(job: TrainJob, progress: Progress) -> JsonObject:
     cluster, though, a flow that is killed leaves its job running; the next call for the same work folder follows it.
 
     Raises:
-        ConfigError: the method does not train in several processes.
         TrainingError: the training failed; the message holds the end of its log.
         TrainingKilled: something from outside ended it, such as the system for lack of memory.
         StoreError: the work folder cannot be written.
     """
-    num_ranks = job.runtime.num_processes * job.runtime.num_hosts
-    if job.method == "on_policy" and num_ranks > 1:
-        raise ConfigError(
-            f"runtime.num_processes = {job.runtime.num_processes} and runtime.num_hosts = {job.runtime.num_hosts}: "
-            "on-policy distillation samples from the student while it trains it, in one process. Set both to 1"
-        )
     write_atomic(job.work_dir / JOB_FILE, job.model_dump_json(indent=1).encode())
     return LAUNCHERS[job.runtime.launcher](job, progress)

@@ -200,6 +200,7 @@ class Trainer:
         best = {"best_step": self.watch.best.step} if self.config.keep == "best" else {}
         return {
             "steps": self._step,
+            "num_processes": self.ranks.size,
             **{name: round(value, 3) if name == "seconds" else int(value) for name, value in self._totals.items()},
             "resumed_from_step": resumed_from,
             **best,

@@ -54,6 +54,7 @@ class Student:
         self.step = StudentStep(model, causal_lm)
         """From a microbatch to the loss; under sharding the only way to the weights."""
         self.dtype = dtype
+        self._packs_exactly: bool | None = None
         try:
             self._check_head()
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -129,8 +130,10 @@ class Student:
 
     def packs_exactly(self) -> bool:
         """Return whether samples in a packed row do not affect each other; warn with the reason if they do."""
-        with self.precision():
-            return packs_exactly(self.causal_lm)
+        if self._packs_exactly is None:
+            with self.precision():
+                self._packs_exactly = packs_exactly(self.causal_lm)
+        return self._packs_exactly
 
     @property
     def _name(self) -> str:

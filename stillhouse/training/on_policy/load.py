@@ -15,12 +15,13 @@ from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
+from stillhouse.training.on_policy.batches.shared import SharedBatches, led
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
 from stillhouse.training.on_policy.prompts import fitting, of_mixture
 from stillhouse.training.on_policy.rewards import RewardScorer
-from stillhouse.training.on_policy.sampling.engine import SamplingEngines
+from stillhouse.training.on_policy.sampling.engine import SampledByFirst, SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings, beginning
 from stillhouse.training.on_policy.sampling.started import with_sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
@@ -28,6 +29,7 @@ from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
+from stillhouse.training.ranks import Ranks
 from stillhouse.types import JsonObject, PromptMetadata
 
 
@@ -49,11 +51,12 @@ def load_on_policy(
     averaged: Averaged,
     resources: ExitStack,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
 ) -> OnPolicy:
     """Return the method of `job`: with sampler, teachers and rewards, or with the rollouts recorded with them.
 
     `listener` gets the files of shown trajectories, within `averaged` the student has its EMA weights, and `resources`
-    closes everything opened here.
+    closes everything opened here. Collective; `ranks` None is this process alone.
 
     Raises:
         ConfigError: there are fewer prompts than a batch needs, or a teacher, tool or reward cannot be loaded.
@@ -64,29 +67,37 @@ def load_on_policy(
     """
     config = job.on_policy
     assert config is not None
+    ranks = ranks or Ranks.single(student.device)
     activity = Activity(progress or NoProgress(), OnPolicy.name, config.num_steps)
     folder, checkpoints = job.work_dir / "rollouts", job.work_dir / "checkpoints"
     if job.rollouts_folder is not None:
         recorded = RecordedRollouts(job.rollouts_folder)
         algorithm = algorithm_of(config)
         objective = Objective(algorithm, list(recorded.facts["teachers"]), recorded.routes)
-        queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches)
+        queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches) if ranks.is_first else None
+        batches = SharedBatches(ranks, recorded.begin, queue)
         teachers = TeacherRouter(())
-        return OnPolicy(student, objective, queue, teachers, None, config, checkpoints, recorded.facts, activity)
-    loaded = load_maker(job, student, listener, averaged, resources, activity)
+        return OnPolicy(
+            student, objective, batches, teachers, None, config, checkpoints, recorded.facts, activity, ranks
+        )
+    loaded = load_maker(job, student, listener, averaged, resources, activity, ranks)
     maker, config = loaded.maker, loaded.maker.config
-    queue = BatchQueue(
-        maker.begin,
-        folder,
-        num_batches=config.num_batches,
-        max_staleness=config.max_staleness,
-        # Once the engine has its weights, such a batch is made without the student.
-        in_background=config.engine_url is not None and not any(teacher.is_student for teacher in config.teachers),
-    )
-    resources.callback(queue.close)
-    return OnPolicy(
-        student, maker.objective, queue, maker.teachers, maker.rewards, config, checkpoints, loaded.facts, activity
-    )
+    queue = None
+    if ranks.is_first:
+        queue = BatchQueue(
+            led(ranks, maker.begin),
+            folder,
+            num_batches=config.num_batches,
+            max_staleness=config.max_staleness,
+            # Once the engine has its weights, such a batch is made without the student.
+            in_background=config.engine_url is not None
+            and ranks.size == 1
+            and not any(teacher.is_student for teacher in config.teachers),
+        )
+        resources.callback(queue.close)
+    batches = SharedBatches(ranks, maker.begin, queue)
+    parts = (maker.objective, batches, maker.teachers, maker.rewards)
+    return OnPolicy(student, *parts, config, checkpoints, loaded.facts, activity, ranks)
 
 
 def load_maker(
@@ -96,6 +107,7 @@ def load_maker(
     averaged: Averaged,
     resources: ExitStack,
     activity: Activity,
+    ranks: Ranks,
 ) -> Loaded:
     """Return sampler, teachers and rewards of `job`; arguments and errors as in `load_on_policy`."""
     config = job.on_policy
@@ -111,18 +123,21 @@ def load_maker(
         runtime=job.runtime,
         budget=job.budget,
         say=activity.wait,
+        ranks=ranks,
     )
     resources.callback(teachers.close)
     toolbox = Toolbox.from_config(job.tools)
     teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
     # After all that this process itself has on a GPU, whose free memory it measures.
-    config, sleeps = with_sampler(config, job, student, resources, activity.wait)
+    started = with_sampler(config, job, student, resources, activity.wait) if ranks.is_first else None
+    config, sleeps = ranks.broadcast(started)
     algorithm = algorithm_of(config)
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
-    engines = _engines(config, student, job, activity, sleeps=sleeps)
+    engines = _engines(config, student, job, activity, ranks, sleeps=sleeps)
     resources.callback(engines.close)
     contexts = (student.max_context, teachers.max_context, engines.max_context)
-    max_context = min((length for length in contexts if length is not None), default=job.student.max_length)
+    known = [length for length in contexts if length is not None]
+    max_context = ranks.broadcast(min(known, default=job.student.max_length))
     shown = ShownTrajectories(student.tokenizer, job.work_dir / SHOWN_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     # Without a coefficient rewards are reported, and no reason to stop.
@@ -139,21 +154,33 @@ def load_maker(
         rewards,
         objective,
         config,
-        shown.show,
+        shown.show if ranks.is_first else lambda table, trajectories, rewards: None,
+        ranks,
+        _share(config, ranks),
         # On a CPU, sampling a batch again gives the same bits.
-        groups=None if config.engine_url is None and student.device.type == "cpu" else batches,
+        groups=None if config.engine_url is None and ranks.device.type == "cpu" else batches,
     )
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
     return Loaded(maker, {"teachers": teacher_facts, **dropped}, max(1, len(used) // config.prompts_per_step))
 
 
+def _share(config: OnPolicyConfig, ranks: Ranks) -> slice:
+    """Return the prompts of a batch that this process samples: the first has a server sample all of them."""
+    if config.engine_url is None:
+        return slice(ranks.rank, None, ranks.size)
+    return slice(None) if ranks.is_first else slice(0)
+
+
 def _engines(
-    config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity, *, sleeps: bool
+    config: OnPolicyConfig, student: Student, job: TrainJob, activity: Activity, ranks: Ranks, *, sleeps: bool
 ) -> SamplingEngines:
+    if config.engine_url is not None and not ranks.is_first:
+        return SampledByFirst(student, ranks)
     if config.engine_url is not None:
         folder = job.work_dir / "served_weights"
-        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=activity.wait, sleeps=sleeps)
+        say = activity.wait
+        return VllmEngines(student, config, folder, max_outage_s=MAX_OUTAGE_S, say=say, sleeps=sleeps, ranks=ranks)
     return TransformersEngines(student, config.max_concurrent)
 
 

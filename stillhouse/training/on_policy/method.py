@@ -18,7 +18,7 @@ from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores,
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.batches.shared import SharedBatches
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.metrics import staleness
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -29,6 +29,7 @@ from stillhouse.training.on_policy.teachers.packed import ScoringSettings
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
+from stillhouse.training.ranks import Ranks, merged
 from stillhouse.types import JsonObject, Sample
 
 
@@ -44,7 +45,7 @@ class OnPolicy(Method):
 
     student: Student
     objective: Objective
-    queue: BatchQueue
+    batches: SharedBatches
     teachers: TeacherRouter
     rewards: RewardScorer | None
     """Of the batches that are made here; None where they were recorded."""
@@ -54,6 +55,7 @@ class OnPolicy(Method):
     loaded_facts: JsonObject
     """About prompts and teachers."""
     activity: Activity
+    ranks: Ranks
 
     def __post_init__(self) -> None:
         self.num_steps = self.config.num_steps
@@ -63,7 +65,8 @@ class OnPolicy(Method):
     @property
     def facts(self) -> JsonObject:  # type: ignore[override]  # the trainer only reads it
         """Return teachers with their coefficients, facts about the prompts, and this attempt's failed rewards."""
-        num_errors = 0 if self.rewards is None else self.rewards.num_errors
+        here = 0 if self.rewards is None else self.rewards.num_errors
+        num_errors = int(self.ranks.sum_and_max({"errors": here}, {})[0]["errors"])
         return {**self.loaded_facts, **({"num_reward_errors": num_errors} if num_errors else {})}
 
     def batch(self, step: int) -> Batch:
@@ -81,7 +84,7 @@ class OnPolicy(Method):
                     teacher.begin_batch()
             # Training resumes from the oldest checkpoint if newer ones are damaged.
             oldest = min(checkpoints, default=0)
-            self.queue.forget_before(min(oldest, step) // self.config.updates_per_batch)
+            self.batches.forget_before(min(oldest, step) // self.config.updates_per_batch)
         part = update % self.config.num_substeps
         metrics = staleness(table, part, step)
         if update > 0:
@@ -92,10 +95,10 @@ class OnPolicy(Method):
 
     def table(self, step: int) -> RolloutTable:
         """Return the table of the batch of rollouts that `step` trains on, with all that the loss needs."""
-        table = self.queue.get(step // self.config.updates_per_batch, step)
+        table = self.batches.get(step // self.config.updates_per_batch, step)
         if self.objective.needs_old_logprobs and table.old_logprobs is None:
             table.old_logprobs = self._logprobs(table)
-            self.queue.keep(table)
+            self.batches.keep(table)
         return table
 
     def partition(self, sample: Sample) -> str:
@@ -105,12 +108,16 @@ class OnPolicy(Method):
     def reference(self, samples: Sequence[Sample]) -> Reference | TopReference | None:
         """Return the distribution of the samples' teacher, of which there is one or none, if it is compared."""
         name = self.partition(samples[0]) if samples else ""
-        if not name:
-            return None
-        teacher = self.teachers.by_name.get(name)
-        if isinstance(teacher, ExactTeacher):
-            return teacher.reference(samples)
-        return TopReference.of([self._table.teacher_scores(cast(Row, sample).number) for sample in samples])
+        reference: Reference | TopReference | None = None
+        if name and not isinstance(self.teachers.by_name.get(name), ExactTeacher):
+            reference = TopReference.of([self._table.teacher_scores(cast(Row, sample).number) for sample in samples])
+        for teacher in self.teachers.by_name.values() if self.objective.is_exact else ():
+            is_asked = teacher.name == name
+            # Teachers that processes share compute for one of them only when all call.
+            if isinstance(teacher, ExactTeacher) and (is_asked or self.ranks.size > 1):
+                given = teacher.reference(samples if is_asked else ())
+                reference = given if is_asked else reference
+        return reference
 
     def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
         """Return the sample's parts of the columns that the loss reads."""
@@ -122,6 +129,7 @@ class OnPolicy(Method):
     def _logprobs(self, table: RolloutTable) -> np.ndarray:
         """Return the student's log-probabilities [T] of what was sampled."""
         scoring = ScoringSettings("student", 0.0, self.config.temperature, self.config.trainer.microbatch_tokens)
-        scorer = SelfTeacher(scoring, self.student, nullcontext)
-        scores = scorer.start([replace(row, teacher_view=None) for row in table.rows()]).result()
-        return table.placed({number: one.logprobs for number, one in enumerate(scores)})
+        scorer = SelfTeacher(scoring, self.student, nullcontext, self.ranks)
+        mine = [replace(row, teacher_view=None) for row in table.rows()[self.ranks.rank :: self.ranks.size]]
+        scores = {row.number: one.logprobs for row, one in zip(mine, scorer.start(mine).result(), strict=True)}
+        return table.placed(merged(self.ranks.gather(scores)))

@@ -28,6 +28,7 @@ from stillhouse.training.on_policy.sampling.sampler import OnGroup, Sampler
 from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.user_loss import UserLoss
+from stillhouse.training.ranks import Ranks, merged
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
@@ -52,6 +53,10 @@ class BatchMaker:
     objective: "Objective"
     config: OnPolicyConfig
     show: OnBatch
+    ranks: Ranks
+    """The processes that make each batch together."""
+    share: slice
+    """The prompts of a batch that this process samples."""
     groups: Path | None = None
     """Folder for the finished groups of an unfinished batch; None stores none."""
 
@@ -71,7 +76,7 @@ class BatchMaker:
         split: TimeSplit,
     ) -> RolloutTable:
         prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
-        scoring = Scoring(self.teachers, self.metadata, is_scored_ahead=self.objective.is_scored_ahead)
+        scoring = Scoring(self.teachers, self.metadata, self.ranks, is_scored_ahead=self.objective.is_scored_ahead)
         judged: dict[str, Future[list[TrajectoryReward]]] = {}
 
         def take(group: list[SampledTrajectory]) -> None:
@@ -81,13 +86,18 @@ class BatchMaker:
                 scoring.add(group)
 
         with stack, split.of("sample"):
-            trajectories = self._sample(engine, prompts, index, policy_version, take)
+            mine = self._sample(engine, prompts[self.share], index, policy_version, take)
+            by_prompt = merged(self.ranks.gather(mine))
+        trajectories = [one for prompt in prompts for one in by_prompt[prompt.id]]
         with split.of("score"):
+            for prompt in prompts:
+                if prompt.id not in mine:
+                    scoring.add(by_prompt[prompt.id])
             table = scoring.table(index, prompts, trajectories, self.config.num_substeps)
         with split.of("reward"):
-            found = {prompt_id: iter(future.result()) for prompt_id, future in judged.items()}
+            found = merged(self.ranks.gather({prompt_id: future.result() for prompt_id, future in judged.items()}))
             self.rewards.check_failures()
-            rewards = [next(found[one.prompt_id]) for one in trajectories]
+            rewards = [reward for prompt in prompts for reward in found[prompt.id]]
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
         totals = [reward.total for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
         algorithm = self.objective.algorithm
@@ -102,8 +112,8 @@ class BatchMaker:
 
     def _sample(
         self, engine: SamplingEngine, prompts: Sequence[Prompt], index: int, policy_version: int, take: OnGroup
-    ) -> list[SampledTrajectory]:
-        """Return all trajectories in the order of their prompts; `take` gets each group as soon as it is complete."""
+    ) -> dict[str, list[SampledTrajectory]]:
+        """Return the trajectories by prompt id; `take` gets each group as soon as it is complete."""
         store = None if self.groups is None else FinishedGroups(self.groups, index)
         by_prompt = {} if store is None else store.load(prompts)
         missing = [prompt for prompt in prompts if prompt.id not in by_prompt]
@@ -117,7 +127,7 @@ class BatchMaker:
             take(group)
 
         self.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
-        return [trajectory for prompt in prompts for trajectory in by_prompt[prompt.id]]
+        return by_prompt
 
 
 class Objective:

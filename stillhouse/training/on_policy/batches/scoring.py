@@ -1,7 +1,8 @@
 """What teachers say of a batch: each group goes to its teacher as soon as it has finished.
 
 Served teachers score while the student still samples. Teachers in this process are asked once sampling is over: they
-would compete with the student for the device, and some are the student itself with other weights.
+would compete with the student for the device, and some are the student itself with other weights. Of several processes
+the first asks served teachers, and each scores its share by those in the processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ import numpy as np
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, Teacher
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata, Sample
 
@@ -24,42 +26,39 @@ class Scoring:
     """
 
     def __init__(
-        self, teachers: TeacherRouter, metadata: Mapping[str, PromptMetadata], *, is_scored_ahead: bool
+        self, teachers: TeacherRouter, metadata: Mapping[str, PromptMetadata], ranks: Ranks, *, is_scored_ahead: bool
     ) -> None:
         self._teachers = teachers
         self._metadata = metadata
+        self._ranks = ranks
         self._is_scored_ahead = is_scored_ahead
         self._samples: dict[str, Sample] = {}
         """By the key of the rollout, as all else is here."""
-        self._pending: dict[str, list[str]] = {}
-        """What a teacher has still to be asked, by its name."""
         self._asked: list[tuple[list[str], Future[list[SequenceScores]]]] = []
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Add the finished trajectories of one prompt."""
         metadata = self._metadata.get(group[0].prompt_id)
         teacher = self._teachers.select(metadata)
+        # A prompt that fills the context has nothing to score.
+        keys = [one.rollout_key for one in group if one.num_turns > 0]
         for one in group:
-            # A prompt that fills the context has nothing to score.
-            if one.num_turns == 0:
-                continue
-            view = self._teachers.view(one, metadata)
-            self._samples[one.rollout_key] = Sample(one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view)
-            if teacher is not None and (self._is_scored_ahead or not isinstance(teacher, ExactTeacher)):
-                self._pending.setdefault(teacher.name, []).append(one.rollout_key)
-        if teacher is not None and not isinstance(teacher, ExactTeacher):
-            self._ask(teacher.name)
+            if one.num_turns > 0:
+                view = self._teachers.view(one, metadata)
+                self._samples[one.rollout_key] = Sample(one.token_ids, one.loss_mask, one.prompt_id, teacher_view=view)
+        if keys and teacher is not None and not isinstance(teacher, ExactTeacher) and self._ranks.is_first:
+            self._asked.append((keys, teacher.start([self._samples[key] for key in keys])))
 
     def table(
         self, index: int, prompts: Sequence[Prompt], trajectories: Sequence[SampledTrajectory], num_parts: int
     ) -> RolloutTable:
         """Return batch `index` without credit: the trajectories with a completion, in order, whose groups were added.
 
-        Raises what scoring raises.
+        Collective; the others than the first lack the scores of served teachers. Raises what scoring raises.
         """
-        for name in list(self._pending):
-            self._ask(name)
+        local = self._scored_here(trajectories)
         scores = {key: found for keys, future in self._asked for key, found in zip(keys, future.result(), strict=True)}
+        scores |= local
         size = len(prompts) // num_parts
         part_of = {prompt.id: number // size for number, prompt in enumerate(prompts)}
         kept = [one for one in trajectories if one.rollout_key in self._samples]
@@ -89,10 +88,23 @@ class Scoring:
         table.teacher_logprobs = table.placed(known)
         return table
 
-    def _ask(self, name: str) -> None:
-        keys = self._pending.pop(name, [])
-        if keys:
-            self._asked.append((keys, self._teachers.by_name[name].start([self._samples[key] for key in keys])))
+    def _scored_here(self, trajectories: Sequence[SampledTrajectory]) -> dict[str, SequenceScores]:
+        """Return the scores of teachers in the processes, to which trajectories of like length are dealt in turn."""
+        scores: dict[str, SequenceScores] = {}
+        longest_first = sorted(trajectories, key=lambda one: -len(one.token_ids))
+        for teacher in self._teachers.by_name.values():
+            if not self._is_scored_ahead or not isinstance(teacher, ExactTeacher):
+                continue
+            keys = [one.rollout_key for one in longest_first if self._reads(teacher, one)]
+            mine = keys[self._ranks.rank :: self._ranks.size]
+            answers = teacher.start([self._samples[key] for key in mine]).result()
+            for part in self._ranks.gather(dict(zip(mine, answers, strict=True))):
+                scores |= part
+        return scores
+
+    def _reads(self, teacher: Teacher, trajectory: SampledTrajectory) -> bool:
+        is_routed = self._teachers.select(self._metadata.get(trajectory.prompt_id)) is teacher
+        return is_routed and trajectory.rollout_key in self._samples
 
 
 def _joined(lists: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:

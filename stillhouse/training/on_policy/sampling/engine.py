@@ -1,9 +1,14 @@
 """The engines that a sampler drives: `SamplingEngine` decodes with one version of the student's weights."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.training.model.student import Student
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import gathered
 
 
 class SamplingEngine(Protocol):
@@ -30,3 +35,35 @@ class SamplingEngines(Protocol):
 
     def close(self) -> None:
         """Release what the engines hold; called once, at the end."""
+
+
+class SampledByFirst:
+    """Takes part in handing a shared student over to the server that samples for the first process."""
+
+    max_context: int | None = None
+
+    def __init__(self, student: Student, ranks: Ranks) -> None:
+        self._student, self._ranks = student, ranks
+        self._version: int | None = None
+
+    @contextmanager
+    def engine(self, version: int) -> Iterator["SampledByFirst"]:
+        """Do what `VllmEngines.engine` does of which every process has a part."""
+        if version != self._version:
+            self._student.save(Path(), self._ranks)
+        if self._version is None:
+            with gathered(self._student.step):
+                pass
+        self._version = version
+        yield self
+
+    def submit(self, request: GenerationRequest) -> int:
+        """See `SamplingEngine`."""
+        raise RuntimeError("the first process samples")
+
+    def step(self) -> list[tuple[int, Generation]]:
+        """See `SamplingEngine`."""
+        return []
+
+    def close(self) -> None:
+        """See `SamplingEngines`."""

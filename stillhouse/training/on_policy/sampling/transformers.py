@@ -16,10 +16,14 @@ from torch import nn
 
 from stillhouse.serving.generator import Generator
 from stillhouse.training.model.student import Student
+from stillhouse.training.sharding import gathered
 
 
 class TransformersEngines:
-    """Engines over the student itself, which sample `max_concurrent` completions at once."""
+    """Engines over the student itself, which sample `max_concurrent` completions at once.
+
+    Where several processes share the student, all of them enter an engine, and each then has all weights to itself.
+    """
 
     max_context: int | None = None
 
@@ -32,7 +36,7 @@ class TransformersEngines:
         was_training = self._student.model.training
         self._student.model.eval()
         try:
-            with self._student.precision(), sampling_weights(self._student):
+            with self._student.precision(), gathered(self._student.step), sampling_weights(self._student):
                 # A new one each time, so that nothing of an earlier batch, such as the layout of its cache, makes a
                 # resumed training differ from an uninterrupted one.
                 generator = Generator(self._student.causal_lm, max_batch=self._max_concurrent)

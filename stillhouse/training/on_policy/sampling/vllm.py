@@ -28,6 +28,7 @@ from stillhouse.training.on_policy.sampling.server_pool import ServerPool
 from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import gathered
 
 _QUESTIONS: Final = (
     "What is the capital of France?",
@@ -66,12 +67,14 @@ class VllmEngines:
         max_outage_s: float = 0.0,
         say: Callable[[str | None], None] = lambda text: None,
         sleeps: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         assert config.engine_url is not None
         self._student = student
         self._config = config
         self._folder = folder.absolute()
         self._sleeps = sleeps
+        self._ranks = ranks or Ranks.single(student.device)
         is_adapter = student.model is not student.causal_lm
         if is_adapter:
             _require_loadable(student.model.peft_config["default"])
@@ -98,8 +101,10 @@ class VllmEngines:
                 server.wake()
         self.hand_over(version)
         # A server that woke may lack what it was given: adapters above all.
-        for server in self._pool.servers if is_first or self._sleeps else ():
-            self._probe(server)
+        if is_first or self._sleeps:
+            with gathered(self._student.step):
+                for server in self._pool.servers:
+                    self._probe(server)
         engine = VllmEngine(self._pool, self._config.max_concurrent)
         try:
             yield engine
@@ -119,7 +124,7 @@ class VllmEngines:
         if version == self._pool.version:
             return
         with replaced_folder(self._folder / f"version-{version}") as work:
-            self._student.save(work, Ranks.single(self._student.device))
+            self._student.save(work, self._ranks)
         self._pool.give(version)
         needed = {version}.union(*(server.needed for server in self._pool.servers))
         for folder in self._folder.glob("version-*"):

@@ -21,8 +21,9 @@ from stillhouse.training.on_policy.teachers.reading import Reading, reading_of
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.teacher import Teacher
+from stillhouse.training.on_policy.teachers.teacher import AskedByFirst, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import stop_token_warning
+from stillhouse.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,12 @@ def load_teachers(
     runtime: RuntimeConfig,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
     say: Callable[[str | None], None] = lambda text: None,
+    ranks: Ranks | None = None,
 ) -> TeacherRouter:
     """Return the teachers of `config`, or `default_ref` if it names none; none if nothing is scored.
 
-    Within `averaged` the student has its EMA weights, and `say` shows what is waited for; None when it is over.
+    Within `averaged` the student has its EMA weights, and `say` shows what is waited for; None when it is over. Where
+    there are several `ranks`, they share local teachers, and the first alone asks those on servers.
 
     Raises:
         ConfigError: a teacher cannot be loaded or does not support a setting.
@@ -52,7 +55,8 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return TeacherRouter(())
-    loading = _Loading(config, student, averaged, runtime, Budget(budget, None), say)
+    ranks = ranks or Ranks.single(student.device)
+    loading = _Loading(config, student, averaged, runtime, Budget(budget, None), say, ranks)
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -86,6 +90,7 @@ class _Loading:
     runtime: RuntimeConfig
     budget: Budget
     say: Callable[[str | None], None]
+    ranks: Ranks
 
     def route(self, settings: OnPolicyTeacher, kl_coef: float) -> Route:
         reading = reading_of(settings, self.student.tokenizer, self.config)
@@ -96,6 +101,8 @@ class _Loading:
             case "local":
                 assert settings.model is not None
                 teacher = self._local(settings, settings.model, kl_coef, reading)
+            case "vllm" | "sglang" | "echo" if not self.ranks.is_first:
+                teacher = AskedByFirst(settings.name, kl_coef)
             case "vllm" | "sglang" | "echo":
                 self._warn_of_stop_tokens(settings, reading, None)
                 is_other = settings.alignment == "bytes" and reading.tokenizer is not None
@@ -141,7 +148,7 @@ class _Loading:
             # Full training changes the base, so the teacher is a separate copy.
             return self._local(settings, student.base_ref, kl_coef, reading)
         weights = self.averaged if settings.kind == "ema" else student.model.disable_adapter
-        return SelfTeacher(self._scoring(settings, kl_coef), student, weights)
+        return SelfTeacher(self._scoring(settings, kl_coef), student, weights, self.ranks)
 
     def _scoring(self, settings: OnPolicyTeacher, kl_coef: float) -> ScoringSettings:
         return ScoringSettings(
@@ -150,9 +157,10 @@ class _Loading:
 
     def _local(self, settings: OnPolicyTeacher, ref: str, kl_coef: float, reading: Reading) -> LocalTeacher:
         student = self.student
-        device = student.device if settings.device is None else _device(settings.name, settings.device)
+        is_shared = self.ranks.size > 1 and settings.dtype != "4bit"
+        device = self.ranks.device if settings.device is None else self._device(settings.name, settings.device)
         dtype = student.dtype if settings.dtype in ("auto", "4bit") else getattr(torch, settings.dtype)
-        model = load_local_model(ref, settings, device, dtype)
+        model = load_local_model(ref, settings, torch.device("cpu") if is_shared else device, dtype)
         self._warn_of_stop_tokens(settings, reading, model.generation_config)
         rows = len(model.get_output_embeddings().weight)
         is_same_size = rows == len(student.head.weight)
@@ -168,16 +176,22 @@ class _Loading:
             alignment=reading.alignment,
             # 4-bit layers break the graph at every layer.
             compiled=settings.dtype != "4bit" and pays_to_compile(self.config.trainer, self.config.num_steps, device),
+            ranks=self.ranks if is_shared else None,
         )
 
-
-def _device(teacher: str, name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"teacher {teacher!r}: device {name!r} cannot be used: {error}. Name one that this machine has, such as "
-            "`cpu`, or leave `device` out to take the student's"
-        ) from error
-    return device
+    def _device(self, teacher: str, name: str) -> torch.device:
+        if self.ranks.size > 1:
+            raise ConfigError(
+                f"teacher {teacher!r}: device {name!r}, but {self.ranks.size} processes train together and share a "
+                "local teacher over their own devices. Leave `device` out, or have a server on that device score: "
+                "kind `vllm` or `sglang`"
+            )
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(
+                f"teacher {teacher!r}: device {name!r} cannot be used: {error}. Name one that this machine has, such "
+                "as `cpu`, or leave `device` out to take the student's"
+            ) from error
+        return device

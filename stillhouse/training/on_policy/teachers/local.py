@@ -17,11 +17,13 @@ from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.head.scores import Reference
-from stillhouse.training.model.blocks import compile_frozen_blocks
+from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
-from stillhouse.training.model.packing import packs_exactly
+from stillhouse.training.model.packing import backbone_of, packs_exactly
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
 from stillhouse.training.on_policy.teachers.teacher import Alignment
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import shard_frozen
 from stillhouse.types import Sample
 
 MAX_BYTES: Final = 4 << 30
@@ -63,7 +65,8 @@ class LocalTeacher(PackedTeacher):
 
     `model` is frozen and in evaluation mode. Ids below `vocabulary` are shared with the student, all rows of the output
     layer for None; the two `exchanged` ones mean to the student what the other means to the teacher. Each microbatch is
-    compared with `num_passes` times.
+    compared with `num_passes` times. Several `ranks` share its blocks, and call it as `PackedModel` says; its weights
+    are on the CPU before.
     """
 
     def __init__(
@@ -77,16 +80,22 @@ class LocalTeacher(PackedTeacher):
         num_passes: int = 1,
         alignment: Alignment | None = None,
         compiled: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self._device = device
         self._exchanged = exchanged
-        self._cache = HiddenCache() if num_passes > 1 else None
+        shared = ranks if ranks is not None and ranks.size > 1 else None
+        # Processes that found different microbatches in theirs would wait for each other.
+        self._cache = HiddenCache() if num_passes > 1 and shared is None else None
         with self._reading():
-            packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
+            packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name, ranks=ranks)
         super().__init__(settings, packed, alignment)
         self._vocabulary = packed.num_rows if vocabulary is None else vocabulary
         if compiled:
             compile_frozen_blocks(model)
+        if shared is not None:
+            shard_frozen(backbone_of(model), decoder_blocks(model), shared)
+            model.get_output_embeddings().to(device)
 
     def reference(self, samples: Sequence[Sample]) -> Reference:
         views = [sample.read for sample in samples]

@@ -20,9 +20,10 @@ from stillhouse.inference.scoring.scores import SequenceScores, TopLogprobs
 from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.model.microbatches import collate, microbatch_groups
+from stillhouse.training.model.microbatches import collate, idle_microbatch, microbatch_groups
 from stillhouse.training.model.packing import backbone_of, states_before_targets
 from stillhouse.training.on_policy.teachers.teacher import Alignment, aligned
+from stillhouse.training.ranks import Ranks
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26
@@ -45,16 +46,20 @@ class ScoringSettings:
 class PackedModel:
     """Scores tokens in packed rows if attention keeps the sequences of a row apart (`packing`).
 
-    Call it in its precision and without gradients.
+    Call it in its precision and without gradients. Where `ranks` share its blocks, each of them calls it as often as
+    the others do, also without views.
     """
 
-    def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str) -> None:
+    def __init__(
+        self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str, ranks: Ranks | None = None
+    ) -> None:
         self.max_context: int | None = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         """Longest input in tokens; None if unbounded."""
         self._name = name
         self._backbone = backbone_of(causal_lm)
         self._device = device
         self._packing = packing
+        self._ranks = ranks or Ranks.single(device)
         self.head: nn.Linear = causal_lm.get_output_embeddings()
         self.scaling = LogitScaling.of(causal_lm)
 
@@ -76,17 +81,24 @@ class PackedModel:
         """Return the scores of each view's tokens under softmax(logits / temperature); raises as `hidden_states`."""
         self._check(views)
         answers: dict[int, SequenceScores] = {}
-        for group in microbatch_groups(views, settings.batch_tokens, packing=self._packing):
+        groups = microbatch_groups(views, settings.batch_tokens, packing=self._packing)
+        for group in groups:
             scores = self._target_scores(*self._hidden_states(group), settings.temperature, settings.top_k)
             first = 0
             for view in group:
                 last = first + int(np.count_nonzero(view.loss_mask))
                 answers[id(view)] = scores.part(first, last)
                 first = last
+        _, most = self._ranks.sum_and_max({}, {"groups": float(len(groups))})
+        for _ in range(int(most["groups"]) - len(groups)):
+            self._hidden_states(())
         return [answers.get(id(view), SequenceScores([])) for view in views]
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-        microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
+        if samples:
+            microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
+        else:
+            microbatch = idle_microbatch((), self._device, packing=self._packing)
         return states_before_targets(self._backbone, microbatch), microbatch.targets_N
 
     def _target_scores(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float, top_k: int) -> SequenceScores:

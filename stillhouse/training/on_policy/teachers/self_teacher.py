@@ -14,17 +14,27 @@ from torch.nn.utils import skip_init
 from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.teachers.packed import PackedModel, PackedTeacher, ScoringSettings
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import gathered, is_sharded
 from stillhouse.types import Sample
 
 
 class SelfTeacher(PackedTeacher):
-    """Scores with the student's model within `weights`, a context in which it has the teacher's weights."""
+    """Scores with the student's model within `weights`, a context in which it has the teacher's weights.
+
+    Where `ranks` share the student, all of them call it at the same time, and then each computes alone.
+    """
 
     def __init__(
-        self, settings: ScoringSettings, student: Student, weights: Callable[[], AbstractContextManager[object]]
+        self,
+        settings: ScoringSettings,
+        student: Student,
+        weights: Callable[[], AbstractContextManager[object]],
+        ranks: Ranks | None = None,
     ) -> None:
-        packing = student.packs_exactly()
-        super().__init__(settings, PackedModel(student.causal_lm, student.device, packing=packing, name=settings.name))
+        device = student.device if ranks is None else ranks.device
+        packed = PackedModel(student.causal_lm, device, packing=student.packs_exactly(), name=settings.name)
+        super().__init__(settings, packed)
         self._student = student
         self._weights = weights
         self._head_copy: nn.Linear | None = None
@@ -58,6 +68,8 @@ class SelfTeacher(PackedTeacher):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         # While the student samples, its modules may hold converted copies of the weights.
-        assert all(module.weight is weight for module, weight in self._linears), f"{self.name}: the student samples"
-        with torch.no_grad(), self._weights(), self._student.evaluating():
+        step, linears = self._student.step, self._linears
+        is_free = is_sharded(step) or all(module.weight is weight for module, weight in linears)
+        assert is_free, f"{self.name}: the student samples"
+        with torch.no_grad(), self._weights(), gathered(step), self._student.evaluating():
             yield

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from stillhouse.inference.scoring.scores import SequenceScores
@@ -36,6 +37,21 @@ class Teacher(Protocol):
 
     def close(self) -> None:
         """Wait for requests in progress and free resources."""
+
+
+@dataclass(slots=True)
+class AskedByFirst:
+    """A teacher on a server, in the processes that leave it to the first of them to ask; see `Teacher`."""
+
+    name: str
+    kl_coef: float
+    max_context: int | None = None
+
+    def start(self, requests: Sequence[Sample]) -> Future[list[SequenceScores]]:
+        raise RuntimeError(f"teacher {self.name!r} is asked by the first process alone")
+
+    def close(self) -> None:
+        """See `Teacher`."""
 
 
 @runtime_checkable

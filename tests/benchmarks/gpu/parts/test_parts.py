@@ -10,6 +10,7 @@ import torch
 from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.parts import (
     demo,
+    engines,
     exactness,
     gpu_tests,
     head,
@@ -118,6 +119,7 @@ def test_what_is_compared_agrees(module: Any, name: str) -> None:
         (on_policy, "0.6B from 1.7B, equal lengths, ours"),
         (sampler, "sampling 256 x (128 + 512), ours"),
         (head, "reverse_kl, H 1,024, trained, ours"),
+        pytest.param(engines, "a job sampled by transformers", marks=pytest.mark.slow),
         pytest.param(demo, "demo", marks=pytest.mark.slow),
         pytest.param(pretrained, "pretrained", marks=pytest.mark.slow),
     ],

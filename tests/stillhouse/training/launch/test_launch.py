@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import RuntimeConfig, StudentConfig
-from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.errors import TrainingError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
@@ -165,14 +165,6 @@ def test_job_without_what_its_method_needs_is_refused(sft_job, tmp_path: Path):
     fields = sft_job(tmp_path).model_dump() | {"dataset_folder": None}
     with pytest.raises(ValueError, match="dataset_folder"):
         TrainJob.model_validate(fields)
-
-
-def test_several_processes_are_refused_before_anything_starts_where_one_samples(on_policy_job, tmp_path: Path):
-    runtime = RuntimeConfig(launcher="torchrun", num_processes=2)
-    job = on_policy_job(tmp_path).model_copy(update={"runtime": runtime})
-    with pytest.raises(ConfigError, match=r"num_processes = 2 .*to 1"):
-        train(job, NoProgress())
-    assert not job.work_dir.exists()
 
 
 def test_launcher_does_not_import_torch():

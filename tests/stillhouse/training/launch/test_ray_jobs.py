@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -129,6 +130,21 @@ def test_a_killed_host_is_worth_another_try_which_continues(on_cluster, listener
     facts = train(job, NoProgress())
     assert facts["resumed_from_step"] >= 5
     assert len(attempts(job)) == 2
+
+
+def test_a_killed_host_of_two_that_distil_on_policy_is_worth_another_try_which_continues(
+    new_on_policy_job: Callable[..., TrainJob], dashboard: str, listener: Any, tmp_path: Path
+) -> None:
+    runtime = RuntimeConfig(device="cpu", num_threads=1, launcher="ray", num_hosts=2, ray_address=dashboard)
+    steps = {"num_steps": 8, "prompts_per_step": 4, "max_tokens": 12, "max_turns": 2}
+    steps["trainer"] = {"checkpoint_every_steps": 2, "log_every_steps": 1}
+    job = new_on_policy_job(tmp_path, steps, runtime=runtime)
+    listener.action = lambda done: kill_host(job) if done == 5 else None
+    with pytest.raises(TrainingKilled, match="SIGKILL"):
+        train_on_cluster(job, listener, RayJobs(job.runtime), Timeouts(poll_s=0.05))
+    facts = train(job, NoProgress())
+    assert facts["resumed_from_step"] == 4
+    assert facts["num_processes"] == 2
 
 
 def kill_host(job: TrainJob) -> None:

@@ -19,6 +19,7 @@ from stillhouse.training.on_policy.sampling.transformers import TransformersEngi
 from stillhouse.training.on_policy.step import BatchMaker, Objective
 from stillhouse.training.on_policy.teachers.packed import finished
 from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
+from stillhouse.training.ranks import Ranks
 from stillhouse.types import Prompt, PromptMetadata, Sample
 
 
@@ -99,7 +100,18 @@ def new_maker(student: Student, prompts: list[Prompt], metadata: dict[str, Promp
         router, rewards = TeacherRouter([Route("teacher", teacher)]), RewardScorer(ToolsConfig())
         objective = Objective(algorithm_of(config), ["teacher"])
         maker = BatchMaker(
-            prompts, metadata, sampler, engines, router, rewards, objective, config, lambda *shown: None, folder
+            prompts,
+            metadata,
+            sampler,
+            engines,
+            router,
+            rewards,
+            objective,
+            config,
+            lambda *shown: None,
+            Ranks.single(student.device),
+            share=slice(None),
+            groups=folder,
         )
         return maker, engines, teacher
 
