@@ -41,6 +41,8 @@ class Generation:
     renormalised over the nucleus with `processed_logprobs`."""
     finish_reason: Literal["stop", "length"]
     """`stop` also where `on_token` ended it."""
+    policy_versions: Sequence[int] = ()
+    """Updates of the weights that sampled each of `completion_ids`, where these change while an engine samples."""
 
 
 @dataclass

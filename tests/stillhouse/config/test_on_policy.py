@@ -65,6 +65,7 @@ EXACT = {"algorithm": "divergence"}
         ({"teachers": [{"name": "e", "kind": "ema"}]}, "ema_decay"),
         ({"teachers": [{**NEAR[0], "top_k": 5}]}, "whole vocabulary.*top_k"),
         ({"source": "rollouts", "max_staleness": 1}, "max_staleness"),
+        ({"num_passes": 2, "max_staleness": 1}, "max_staleness"),
         ({"source": "rollouts", **EXACT}, "on_policy.teachers.*`top_k`"),
         (
             {"source": "rollouts", "trainer": {"ema_decay": 0.9}, "teachers": [{"name": "s", "kind": "ema"}]},

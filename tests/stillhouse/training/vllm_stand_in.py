@@ -54,7 +54,9 @@ class StandIn:
         if response is not None:
             await response(scope, receive, send)
             return
-        messages = iter([{"type": "http.request", "body": content}])
+        # As vLLM before 0.33, which does not tell.
+        body.pop("return_weight_versions", None)
+        messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
         async def again() -> Any:
             return next(messages, None) or await receive()

@@ -65,7 +65,19 @@ class SamplingServer:
 
     def complete(self, version: int, body: dict[str, Any]) -> Any:
         """Return the answer to the body of a request; raises as `VllmServer.complete`."""
-        return self._http.complete({"model": self._name(version) if self._is_adapter else self._base, **body})
+        whole = {"model": self._base, "return_weight_versions": True}
+        return self._http.complete(body | ({"model": self._name(version)} if self._is_adapter else whole))
+
+    def versions(self, choice: dict[str, Any], asked: int, count: int) -> list[int]:
+        """Return the versions that sampled the `count` tokens of an answer to a request that asked for one of them.
+
+        Where a server before 0.33 does not tell, all count as old as the oldest that it can have been.
+        """
+        versions = [asked] * count
+        for span in choice.get("weight_versions") or ():
+            first, end = span["start"], span["end"]
+            versions[first:end] = [int(span["version"].removeprefix(self._prefix))] * (end - first)
+        return versions
 
     def has_weights(self) -> bool:
         """Return whether its weights are of this training; a server without an adapter says so itself."""

@@ -35,7 +35,9 @@ def with_sampler(
     options = ["--logprobs-mode", "processed_logprobs", "--dtype", str(student.dtype).removeprefix("torch.")]
     if student.model is not student.causal_lm:
         rank = lora_rank(student.model.peft_config["default"].r)
-        options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(rank)]
+        # One that the next requests ask for, and those that requests under way still need.
+        num_versions = config.max_staleness // config.updates_per_batch + 2
+        options += ["--enable-lora", "--max-loras", str(num_versions), "--max-lora-rank", str(rank)]
     on_gpu = student.device.type == "cuda"
     sleeps = on_gpu and len(gpus()) == 1 and config.max_staleness == 0
     launch = Launch(
@@ -44,7 +46,7 @@ def with_sampler(
         job.runtime,
         options=[*options, *(["--enable-sleep-mode"] if sleeps else [])],
         variables={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
-        avoided_gpus=[student.device.index or 0] if on_gpu else [],
+        avoided_gpus={student.device.index or 0, *range(job.runtime.num_processes)} if on_gpu else (),
     )
     say("starting vLLM")
     processes = started(launch, most=len(gpus()) if on_gpu else 1)

@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, Final
 
 from stillhouse.errors import EndpointError
@@ -11,6 +12,8 @@ from stillhouse.training.on_policy.sampling.vllm_server import ServerLost
 
 _SHOWN_CHARACTERS: Final = 200
 _MAX_LOSSES: Final = 5
+_POLL_S: Final = 0.2
+"""Longest step, after which more requests may come."""
 
 
 class VllmEngine:
@@ -33,8 +36,8 @@ class VllmEngine:
         return handle
 
     def step(self) -> list[tuple[int, Generation]]:
-        """See `SamplingEngine`; wait until a completion has ended, and raise EndpointError if one failed."""
-        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        """See `SamplingEngine`; wait a moment for a completion to end, and raise EndpointError if one failed."""
+        done, _ = wait(self._running, _POLL_S, return_when=FIRST_COMPLETED)
         return [(self._running.pop(future), future.result()) for future in done]
 
     def complete(self, request: GenerationRequest) -> Generation:
@@ -51,7 +54,9 @@ class VllmEngine:
             if is_lost:
                 self._pool.lose(asked.server, asked.num_losses, reason)
             elif self._pool.is_as_it_was(asked):
-                return read_generation(answer, request)
+                generation = read_generation(answer, request)
+                versions = asked.server.versions(answer["choices"][0], asked.version, len(generation.completion_ids))
+                return replace(generation, policy_versions=versions)
         raise EndpointError(
             f"the vLLM server at {root} was lost {_MAX_LOSSES} times during one completion: {reason}. See its log; out "
             "of memory: lower its --gpu-memory-utilization or --max-num-seqs"

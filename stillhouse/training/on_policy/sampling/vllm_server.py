@@ -21,8 +21,9 @@ _REMEDIES: Final = {
     "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
     "/v1/completions": "Check that the server has the model, and room for the longest sequence in --max-model-len",
     "/v1/load_lora_adapter": (
-        "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and with --enable-lora, --max-loras 2 "
-        "and a --max-lora-rank no less than student.lora_rank, where it sees the folder under the same path"
+        "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and with --enable-lora, a --max-loras "
+        "no less than on_policy.max_staleness + 2 and a --max-lora-rank no less than student.lora_rank, where it sees "
+        "the folder under the same path"
     ),
     "/pause?mode=keep": _DEVELOPMENT,
     "/collective_rpc": _DEVELOPMENT,

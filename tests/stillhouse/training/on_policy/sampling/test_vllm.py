@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
@@ -18,9 +19,11 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.on_policy.sampling.sampling_server import SamplingServer
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 from tests.stillhouse.training.sections import on_policy_of
@@ -88,7 +91,7 @@ def test_each_version_is_sampled_from_the_weights_it_has(
         for trajectory, rescored in zip(trajectories, scores, strict=True):
             expected = [score if mask else 0.0 for score, mask in zip(rescored, trajectory.loss_mask, strict=True)]
             assert trajectory.sampling_logprobs == pytest.approx(expected, abs=1e-4)
-            assert trajectory.policy_version == version
+            assert np.array_equal(trajectory.policy_versions, version * np.array(trajectory.loss_mask))
         # The same seeds in this process give the same tokens.
         here = sample(student, TransformersEngines(student, 5), version, prompts[:2])
         assert [made.token_ids for made in trajectories] == [made.token_ids for made in here]
@@ -98,6 +101,44 @@ def test_each_version_is_sampled_from_the_weights_it_has(
     engines.close()
     assert models(server) == ["base"]
     assert not (tmp_path / "sampler").exists()
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_requests_under_way_end_while_new_weights_are_handed_over(
+    original_weights: None, server: str, new_engines: NewEngines, tmp_path: Path, parameters: str
+) -> None:
+    student = student_of(parameters=parameters)
+    engines = new_engines(student)
+    long = GenerationRequest([5, 9, 40], 200)
+    with engines.engine(0) as engine:
+        alone = engine.complete(long)
+        engine.submit(long)
+        asked = engines._pool.servers[0]
+        while not asked.num_under_way:
+            time.sleep(0.001)
+        disturb(student, 0.02, seed=1)
+        with engines.engine(3):
+            pass
+        after = engine.complete(REQUEST)
+        done = []
+        while not done:
+            done = engine.step()
+        [(_, before)] = done
+    assert set(before.policy_versions) == {0}
+    assert set(after.policy_versions) == {3}
+    assert before.logprobs == pytest.approx(alone.logprobs, abs=1e-4), "this server ends with what it began with"
+    disturb(student, 0.02, seed=2)
+    with engines.engine(5):
+        assert [path.name for path in (tmp_path / "sampler").iterdir()] == ["version-5"]
+        assert len([name for name in models(server) if name != "base"]) == (parameters == "lora")
+
+
+def test_tokens_sampled_on_either_side_of_new_weights_are_told_apart(server: str, tmp_path: Path) -> None:
+    asked = SamplingServer(VllmServer(server), tmp_path, is_adapter=False)
+    spans = [{"version": asked._name(2), "start": 0, "end": 3}, {"version": asked._name(4), "start": 3, "end": 5}]
+    assert asked.versions({"weight_versions": spans}, 2, 5) == [2, 2, 2, 4, 4]
+    assert asked.versions({}, 2, 5) == [2] * 5
+    asked.close()
 
 
 def test_weights_are_handed_over_once_a_version(new_engines: NewEngines, tmp_path: Path):

@@ -47,6 +47,9 @@ class Scripted:
     def complete(self, version: int, body: Any) -> Any:
         return self._complete(body)
 
+    def versions(self, choice: Any, asked: int, count: int) -> list[int]:
+        return [asked] * count
+
     def load(self, version: int) -> None:
         self._load()
 
