@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from stillhouse.config.mixture import Mixture, as_shares, prompts_by_source
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Address, Section, later_field
+from stillhouse.config.section import Addresses, Section, later_field
 from stillhouse.config.training import TrainerConfig, written_in_yaml
 
 _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -75,13 +75,15 @@ class OnPolicyConfig(Section):
     num_passes: int = Field(default=1, ge=1)
     """Times that a batch of rollouts is trained on. 1 first; 2 to 4, with `ppo`, where sampling takes the time."""
     max_staleness: int = Field(default=0, ge=0, le=16)
-    """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights. 1 lets a
-    vLLM server sample while this process trains; others allow 4 (TRL) to 8 (prime-rl)."""
-    engine_url: Address | None = None
-    """Address of a vLLM server that samples and receives each update, such as `http://127.0.0.1:8000/v1`; None samples
-    in the training process. For long completions, where a GPU is free for it."""
+    """Updates by which the weights that sampled a token may be behind when the training on its batch begins: 0 samples
+    from the newest. num_substeps * num_passes lets vLLM servers sample while this process trains, twice that also evens
+    out slow answers; others allow 4 (TRL) to 8 (prime-rl)."""
+    engine_url: Addresses | None = None
+    """Address of a vLLM server that samples and receives each update, such as `http://127.0.0.1:8000/v1`, or of several
+    that share the requests; None samples in the training process, or by servers that the run starts. For long
+    completions, where GPUs are free for it."""
     engine_api_key_env: VariableName | None = None
-    """Name of the environment variable that holds that server's key; None sends none."""
+    """Name of the environment variable that holds the key of those servers; None sends none."""
     max_concurrent: int = Field(default=256, ge=1)
     """Most trajectories sampled at once. Halve it when sampling runs out of memory."""
     max_tokens: int = Field(default=512, ge=1)
@@ -172,6 +174,8 @@ class OnPolicyConfig(Section):
             fields["mixture"] = as_shares(self.mixture)
         fields["ppo_clip_low"], fields["ppo_clip_high"] = fields.pop("ppo_clip")
         fields["correction_min"], fields["correction_max"] = fields.pop("correction_bounds")
+        if len(self.engine_url or ()) == 1:
+            fields["engine_url"] = fields["engine_url"][0]
         return {**trainer, **fields, "engine": "vllm" if self.engine_url else "transformers"}
 
     @model_validator(mode="before")
@@ -237,6 +241,11 @@ class OnPolicyConfig(Section):
             )
         if self.source == "rollouts" and self.max_staleness:
             raise ValueError("on_policy.source `rollouts` samples nothing meanwhile; leave max_staleness out")
+        if 0 < self.max_staleness < self.updates_per_batch:
+            raise ValueError(
+                f"max_staleness = {self.max_staleness} lets nothing be sampled during the num_substeps * num_passes = "
+                f"{self.updates_per_batch} updates of a batch; set it to 0, or to {self.updates_per_batch} or more"
+            )
         for teacher in self.teachers:
             if teacher.kind == "ema" and self.trainer.ema_decay is None:
                 raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.trainer.ema_decay")

@@ -132,6 +132,20 @@ Address = Annotated[str, AfterValidator(_is_address)]
 """Address of a server."""
 
 
+def _are_addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) < max(1, len(values)):
+        raise ValueError("expected at least one address, and each of them once")
+    return tuple(map(_is_address, values))
+
+
+Addresses = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    AfterValidator(_are_addresses),
+]
+"""Addresses of servers of one kind; a single one may be written without a list."""
+
+
 def _variables(values: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in values.items():
         if not name.isidentifier():

@@ -70,7 +70,8 @@ class HttpClient:
     async def post(self, path: str, body: object) -> HttpAnswer:
         """Return the answer to one POST of `body` to `path`, below `base_url`; raise RequestFailed for any other."""
         content = exact_json.dumps(body)
-        return await self._answered(self.exchange("POST", self._base / path, data=content))
+        name, _, query = path.partition("?")
+        return await self._answered(self.exchange("POST", self._base / name, data=content, params=query or None))
 
     async def get(self, path: str, **query: str) -> HttpAnswer:
         """Return as `post` does, for a GET."""

@@ -48,9 +48,9 @@ class _SharedServer:
 
     def take_vllm(self, launch: Launch, timeout_s: float) -> bool:
         """Start vLLM; return False, and change nothing, where another engine may stand in for it and has to."""
-        process = started(launch, timeout_s)
-        if process is None:
+        if not (processes := started(launch, timeout_s)):
             return False
+        [process] = processes
         self.process, self.url, self.stderr = process, process.url, process.log.open("rb")
         # As many wait as are sampled, as with the own server.
         self.capacity = 2 * launch.max_sequences

@@ -46,6 +46,8 @@ class Generation:
     """`stop` also where `on_token` ended it."""
     best_ids_NK: np.ndarray | None = None
     """int32 [tokens, num_best], best first; None where none were asked for."""
+    policy_versions: Sequence[int] = ()
+    """Updates of the weights that sampled each of `completion_ids`, where these change while an engine samples."""
 
 
 @dataclass

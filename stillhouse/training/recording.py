@@ -36,7 +36,7 @@ def record_rollouts(job: TrainJob, student: Student, tracked: TrackedRun, progre
         ranks = Ranks.single(student.device)
         loaded = load_maker(job, student, tracked, nullcontext, resources, activity, ranks)
         count = min(config.num_batches, loaded.num_batches_a_pass)
-        queue = BatchQueue(loaded.maker.begin, job.work_dir / "rollouts", num_batches=count)
+        queue = BatchQueue(loaded.maker.begin, job.work_dir / "rollouts")
         num_trajectories = num_tokens = 0
         for index in range(count):
             progress.update(job.method, index, count, doing="sampling and scoring")

@@ -1,6 +1,6 @@
 """`SampledTrajectory`: a trajectory of the student with its tokens, and the completions among them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -27,12 +27,22 @@ class SampledTrajectory(Trajectory):
     num_drifted_turns: int = 0
     """Turns whose text tokenises to other ids than were sampled. Training always uses the sampled ids."""
     policy_version: int = 0
-    """Optimiser updates of the weights that sampled the first completion."""
+    """Optimiser updates of the weights that it began with."""
+    version_changes: list[tuple[int, int]] = field(default_factory=list)
+    """Places from which on other weights sampled, and their updates."""
 
     @property
     def num_turns(self) -> int:
         """Return the number of completions, a closing answer included."""
         return len(self.turns)
+
+    @property
+    def policy_versions(self) -> np.ndarray:
+        """Return the updates of the weights that sampled each token; 0 where the mask is False."""
+        versions = np.full(len(self.token_ids), self.policy_version, np.int32)
+        for place, version in self.version_changes:
+            versions[place:] = version
+        return versions * np.array(self.loss_mask)
 
     @property
     def num_tool_errors(self) -> int:

@@ -275,7 +275,7 @@ def train(
             ranks,
             share=slice(None),
         )
-        queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
+        queue = BatchQueue(maker.begin, work_dir / "rollouts")
         batches = SharedBatches(ranks, maker.begin, queue)
         checkpoints = work_dir / "checkpoints"
         activity = Activity(NoProgress(), OnPolicy.name, config.num_steps)

@@ -3,10 +3,11 @@
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -44,21 +45,20 @@ class Launch:
     chat_template_kwargs: ChatTemplateKwargs = field(default_factory=dict)
     options: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    avoided_gpu: int | None = None
-    """Number in torch of a GPU that is taken only where it is the only one."""
+    avoided_gpus: Collection[int] = ()
+    """Numbers in torch of GPUs that are taken only where there are no others."""
 
-    def start(self, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess:
-        """Return the server once it answers.
+    def start(self, start_timeout_s: float = START_TIMEOUT_S, most: int = 1) -> list[VllmProcess]:
+        """Return the server once it answers, or up to `most` of them if there are idle GPUs for more than one.
 
         Raises:
             ConfigError: the model is not there, or is an adapter that vLLM does not serve.
-            EndpointError: it did not come up, or no GPU has room for it.
+            EndpointError: one did not come up, or no GPU has room for the first.
         """
-        with starting:
+        with starting, ExitStack() as begun:
             folder = Path(resolve_model(self.ref))
             base = resolve_model(adapter_base(folder) or self.ref)
             facts, weights = _facts_of(base)
-            devices, variables = self._placed(weights, facts)
             command = [
                 str(self.python),
                 "-m",
@@ -71,12 +71,22 @@ class Launch:
             command += ["--max-model-len", "-1", "--max-num-seqs", str(self.max_sequences), "--max-logprobs", "-1"]
             # By itself it rounds weights of 32 bits to 16.
             command += ["--dtype", "float32"] if facts.get("dtype", facts.get("torch_dtype")) == "float32" else []
-            command += [*self._named(folder), *devices, *self.options]
+            command += [*self._named(folder), *self.options]
             if self.chat_template_kwargs:
                 command += ["--default-chat-template-kwargs", json.dumps(dict(self.chat_template_kwargs))]
             root = ArtifactStore(self.runtime.store, self.runtime.scratch).root
             log = root / "vllm" / f"{os.getpid()}-{Path(self.ref).name.replace(':', '-')}.log"
-            return VllmProcess(self.ref, command, {**variables, **self.variables}, log, start_timeout_s)
+            servers: list[VllmProcess] = []
+            for number, (devices, variables) in enumerate(self._placed(weights, facts, most)):
+                named = log.with_stem(f"{log.stem}-{number}") if number else log
+                servers.append(
+                    VllmProcess(self.ref, [*command, *devices], {**variables, **self.variables}, named, start_timeout_s)
+                )
+                begun.callback(servers[-1].stop)
+            for server in servers:
+                server.wait()
+            begun.pop_all()
+            return servers
 
     @property
     def max_sequences(self) -> int:
@@ -100,8 +110,8 @@ class Launch:
         flags += ["--tokenizer", str(folder), "--served-model-name", f"base of {self.ref}"]
         return [*flags, "--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", adapter]
 
-    def _placed(self, weights: int, facts: JsonObject) -> tuple[list[str], dict[str, str]]:
-        """Return the flags and variables of devices and memory."""
+    def _placed(self, weights: int, facts: JsonObject, most: int) -> list[tuple[list[str], dict[str, str]]]:
+        """Return the flags and variables of devices and memory, for each server."""
         # A key in the environment would be asked of every request.
         variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": ""}
         room = _ROOM_TOKENS * kv_bytes(facts)
@@ -115,31 +125,48 @@ class Launch:
             if self.runtime.num_threads is not None:
                 cores = sorted(os.sched_getaffinity(0))[: self.runtime.num_threads]
                 variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
-            return ["--enforce-eager"], variables
+            return [(["--enforce-eager"], variables)]
         found = gpus()
-        chosen = place([gpu for i, gpu in enumerate(found) if i != self.avoided_gpu] or found, weights, facts)
-        names = ",".join(gpu.name for gpu in chosen)
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": names}
+        free_ones = [gpu for i, gpu in enumerate(found) if i not in self.avoided_gpus] or found
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return [
-            "--gpu-memory-utilization",
-            f"{memory_share(chosen, weights, room):.3f}",
-            "--tensor-parallel-size",
-            str(len(chosen)),
-        ], variables
+            (
+                [
+                    f"--gpu-memory-utilization={memory_share(chosen, weights, room):.3f}",
+                    f"--tensor-parallel-size={len(chosen)}",
+                ],
+                {**variables, "CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in chosen)},
+            )
+            for chosen in places(free_ones, weights, facts, most)
+        ]
 
 
-def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S) -> VllmProcess | None:
-    """Return the server once it answers; None where it does not and the config leaves the engine to this machine.
+def started(launch: Launch, start_timeout_s: float = START_TIMEOUT_S, most: int = 1) -> list[VllmProcess]:
+    """Return the servers once they answer; none where they do not and the config leaves the engine to this machine.
 
-    Raises as `Launch.start` where `runtime.engine` is `vllm`.
+    Arguments as of `Launch.start`, which raises where `runtime.engine` is `vllm`.
     """
     try:
-        return launch.start(start_timeout_s)
+        return launch.start(start_timeout_s, most)
     except StillhouseError as error:
         if launch.runtime.engine == "vllm":
             raise
         _logger.warning("%s is not served by vLLM but by transformers, which is slower: %s", launch.ref, error)
-        return None
+        return []
+
+
+def places(found: Sequence[Gpu], weights: int, facts: JsonObject, most: int) -> list[list[Gpu]]:
+    """Return the GPUs of each of up to `most` servers of a model; all but the first have theirs to themselves.
+
+    Raises as `place` if there is no room for the first.
+    """
+    chosen = [place(found, weights, facts)]
+    with suppress(EndpointError):
+        while len(chosen) < most:
+            taken = {gpu.name for group in chosen for gpu in group}
+            idle = [gpu for gpu in found if gpu.name not in taken and gpu.free >= _FREE_SHARE * gpu.total]
+            chosen.append(place(idle, weights, facts))
+    return chosen
 
 
 def place(found: Sequence[Gpu], weights: int, facts: JsonObject) -> list[Gpu]:
@@ -176,13 +203,16 @@ def memory_share(gpus: Sequence[Gpu], weights: int, room: int) -> float:
 def require_servable(adapter: Path) -> int:
     """Return the --max-lora-rank for an adapter's folder; raise ConfigError if vLLM does not serve such an adapter."""
     settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    unknown = [name for name in _UNSERVABLE if settings.get(name)] or [f"rank {settings['r']}"]
-    if unknown[0] in _UNSERVABLE or settings["r"] > _RANKS[-1]:
-        raise ConfigError(
-            f"{adapter}: vLLM serves no adapter with {', '.join(unknown)}; merge it into its base, or set "
-            "runtime.engine to `transformers`"
-        )
+    if reason := refusal(settings):
+        raise ConfigError(f"{adapter}: {reason}; merge it into its base, or set runtime.engine to `transformers`")
     return lora_rank(settings["r"])
+
+
+def refusal(settings: Mapping[str, Any]) -> str | None:
+    """Return why vLLM would not serve an adapter of these settings as it is; None if it does."""
+    found = [name for name in _UNSERVABLE if settings.get(name)]
+    found += [f"rank {settings['r']}"] if settings["r"] > _RANKS[-1] else []
+    return f"vLLM serves no adapter with {', '.join(found)}" if found else None
 
 
 def lora_rank(rank: int) -> int:

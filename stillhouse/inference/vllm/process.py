@@ -35,10 +35,9 @@ starting: Final = threading.Lock()
 
 
 class VllmProcess:
-    """One server, which answers at `url` until `stop`. Safe to use from several threads.
+    """One server, which answers at `url` from `wait` until `stop`. Safe to use from several threads.
 
-    `command` lacks address and port; output goes to the end of `log`. Raises EndpointError with the reason out of the
-    log if the server does not come to answer within `start_timeout_s`.
+    `command` lacks address and port; output goes to the end of `log`. It has to answer within `start_timeout_s`.
     """
 
     def __init__(
@@ -58,12 +57,19 @@ class VllmProcess:
         self._lock = threading.Lock()
         self._is_ended = False
         self._process = self._started()
-        try:
-            self._wait(self._process)
-        except BaseException:  # an interrupt above all: nothing else would stop the process
-            self.stop()
-            raise
-        threading.Thread(target=self._watch, name="vllm-watch", daemon=True).start()
+
+    def wait(self) -> None:
+        """Return once it answers; raise EndpointError with the reason out of the log if it does not come to it."""
+        deadline = time.monotonic() + self._timeout_s
+        with httpx.Client(trust_env=False, timeout=5.0) as client:
+            while (code := self._process.poll()) is None and time.monotonic() < deadline:
+                with suppress(httpx.HTTPError):
+                    if client.get(f"{self.url.removesuffix('/v1')}/health").status_code == 200:
+                        threading.Thread(target=self._watch, name="vllm-watch", daemon=True).start()
+                        return
+                time.sleep(_POLL_S)
+        ended = f"ended with code {code}" if code is not None else f"did not answer within {self._timeout_s:g} s"
+        raise EndpointError(f"the vLLM server of {self._model!r} {ended}: {why(self.log, self._log_start)}")
 
     def poll(self) -> int | None:
         """Return the exit code of a server that is not started again; None while it runs or is about to."""
@@ -80,18 +86,6 @@ class VllmProcess:
         self._num_starts += 1
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         return GuardedProcess("stillhouse.processes.command", self._args, self._variables, grace_s=_GRACE_S)
-
-    def _wait(self, process: GuardedProcess) -> None:
-        """Return once the server answers; raise EndpointError if it has ended or takes too long."""
-        deadline = time.monotonic() + self._timeout_s
-        with httpx.Client(trust_env=False, timeout=5.0) as client:
-            while (code := process.poll()) is None and time.monotonic() < deadline:
-                with suppress(httpx.HTTPError):
-                    if client.get(f"{self.url.removesuffix('/v1')}/health").status_code == 200:
-                        return
-                time.sleep(_POLL_S)
-        ended = f"ended with code {code}" if code is not None else f"did not answer within {self._timeout_s:g} s"
-        raise EndpointError(f"the vLLM server of {self._model!r} {ended}: {why(self.log, self._log_start)}")
 
     def _watch(self) -> None:
         process = self._process

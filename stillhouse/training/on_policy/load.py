@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.errors import ConfigError
 from stillhouse.inference.retry import MAX_OUTAGE_S
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.store.records import read_metadata, read_prompts
@@ -16,6 +17,7 @@ from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.batches.shared import SharedBatches, led
+from stillhouse.training.on_policy.batches.stream import RolloutStream
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.monitoring.shown_trajectories import SHOWN_FOLDER, ShownTrajectories
@@ -74,7 +76,7 @@ def load_on_policy(
         recorded = RecordedRollouts(job.rollouts_folder)
         algorithm = algorithm_of(config)
         objective = Objective(algorithm, list(recorded.facts["teachers"]), recorded.routes)
-        queue = BatchQueue(recorded.begin, folder, num_batches=config.num_batches) if ranks.is_first else None
+        queue = BatchQueue(recorded.begin, folder) if ranks.is_first else None
         batches = SharedBatches(ranks, recorded.begin, queue)
         teachers = TeacherRouter(())
         return OnPolicy(
@@ -84,17 +86,11 @@ def load_on_policy(
     maker, config = loaded.maker, loaded.maker.config
     queue = None
     if ranks.is_first:
-        queue = BatchQueue(
-            led(ranks, maker.begin),
-            folder,
-            num_batches=config.num_batches,
-            max_staleness=config.max_staleness,
-            # Once the engine has its weights, such a batch is made without the student.
-            in_background=config.engine_url is not None
-            and ranks.size == 1
-            and not any(teacher.is_student for teacher in config.teachers),
-        )
-        resources.callback(queue.close)
+        if config.max_staleness:
+            stream = RolloutStream(maker.sampler, maker.engines, config, maker.prompts_of, maker.prepare, folder)
+            resources.callback(stream.close)
+            maker = replace(maker, stream=stream)
+        queue = BatchQueue(led(ranks, maker.begin), folder)
     batches = SharedBatches(ranks, maker.begin, queue)
     parts = (maker.objective, batches, maker.teachers, maker.rewards)
     return OnPolicy(student, *parts, config, checkpoints, loaded.facts, activity, ranks)
@@ -131,6 +127,11 @@ def load_maker(
     # After all that this process itself has on a GPU, whose free memory it measures.
     started = with_sampler(config, job, student, resources, activity.wait) if ranks.is_first else None
     config, sleeps = ranks.broadcast(started)
+    if config.max_staleness and config.engine_url is None:
+        raise ConfigError(
+            f"on_policy.max_staleness = {config.max_staleness} has a server sample while the student trains, and here "
+            "the training process samples; set it to 0, or have vLLM sample: `make vllm`, or on_policy.engine_url"
+        )
     algorithm = algorithm_of(config)
     objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job, activity, ranks, sleeps=sleeps)

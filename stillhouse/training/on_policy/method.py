@@ -20,7 +20,7 @@ from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.shared import SharedBatches
 from stillhouse.training.on_policy.monitoring.activity import Activity
-from stillhouse.training.on_policy.monitoring.metrics import staleness
+from stillhouse.training.on_policy.monitoring.metrics import most_stale, staleness
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.step import Objective
 from stillhouse.training.on_policy.table import RolloutTable, Row
@@ -91,7 +91,7 @@ class OnPolicy(Method):
             return Batch(table.rows(part), metrics)
         # Those of recorded rollouts were counted when they were sampled.
         num_sampled = 0 if self.rewards is None else int(table.counts.sum())
-        return Batch(table.rows(part), {**table.metrics, **metrics}, num_sampled)
+        return Batch(table.rows(part), {**table.metrics, **metrics, **most_stale(table, step)}, num_sampled)
 
     def table(self, step: int) -> RolloutTable:
         """Return the table of the batch of rollouts that `step` trains on, with all that the loss needs."""

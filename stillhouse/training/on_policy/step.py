@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.batches.credit import advantages, weights
 from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring
+from stillhouse.training.on_policy.batches.stream import RolloutStream
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.monitoring.metrics import kl_by_name, measure_batch
 from stillhouse.training.on_policy.prompts import prompts_of_batch
 from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import OnGroup, Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.user_loss import UserLoss
@@ -36,6 +37,14 @@ OnBatch = Callable[[RolloutTable, Sequence[SampledTrajectory], Sequence[Trajecto
 """Called with the table of each finished batch, all its trajectories, and their rewards."""
 NO_INDEX: Final = -1
 """Stands for no teacher or no route."""
+
+
+class Prepared(NamedTuple):
+    """A finished group, with rewards and served teachers asked about it."""
+
+    trajectories: list[SampledTrajectory]
+    rewards: Future[list[TrajectoryReward]]
+    scoring: Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,16 @@ class BatchMaker:
     """The prompts of a batch that this process samples."""
     groups: Path | None = None
     """Folder for the finished groups of an unfinished batch; None stores none."""
+    stream: RolloutStream[Prepared] | None = None
+    """In the first process, where `config.max_staleness` has groups sampled while others are trained on."""
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
         """Hand the current weights, of `policy_version` updates, to an engine; return the call that makes the batch."""
         split, stack = TimeSplit(), ExitStack()
         with split.of("sync"):
             engine = stack.enter_context(self.engines.engine(policy_version))
+        if self.stream is not None:
+            self.stream.admit(index, policy_version)
         return lambda: self._make(index, policy_version, engine, stack, split)
 
     def _make(
@@ -75,28 +88,30 @@ class BatchMaker:
         stack: AbstractContextManager[object],
         split: TimeSplit,
     ) -> RolloutTable:
-        prompts = prompts_of_batch(self.prompts, self.metadata, self.config, index)
-        scoring = Scoring(self.teachers, self.metadata, self.ranks, is_scored_ahead=self.objective.is_scored_ahead)
-        judged: dict[str, Future[list[TrajectoryReward]]] = {}
-
-        def take(group: list[SampledTrajectory]) -> None:
-            """Have a finished group rewarded and scored while others are still sampled."""
-            judged[group[0].prompt_id] = self.rewards.start(group, self.metadata)
-            with split.of("score"):
-                scoring.add(group)
-
+        untaken: list[int] = []
+        measured: dict[str, float] = {}
         with stack, split.of("sample"):
-            mine = self._sample(engine, prompts[self.share], index, policy_version, take)
+            if self.config.max_staleness:
+                taken, untaken, measured = self.stream.take(index) if self.stream else ([], [], {})
+                prompts = self.ranks.broadcast([group.prompt for group in taken])
+                mine = {group.prompt.id: group.ready for group in taken if group.ready is not None}
+            else:
+                prompts = self.prompts_of(index)
+                mine = self._sample(engine, prompts[self.share], index, policy_version)
             self.ranks.meet()
-            by_prompt = merged(self.ranks.gather(mine))
+            by_prompt = merged(self.ranks.gather({key: group.trajectories for key, group in mine.items()}))
         trajectories = [one for prompt in prompts for one in by_prompt[prompt.id]]
         with split.of("score"):
+            scoring = self._scoring()
             for prompt in prompts:
-                if prompt.id not in mine:
+                if prompt.id in mine:
+                    scoring.join(mine[prompt.id].scoring)
+                else:
                     scoring.add(by_prompt[prompt.id])
             table = scoring.table(index, prompts, trajectories, self.config.num_substeps)
+            table.untaken = untaken
         with split.of("reward"):
-            found = merged(self.ranks.gather({prompt_id: future.result() for prompt_id, future in judged.items()}))
+            found = merged(self.ranks.gather({key: group.rewards.result() for key, group in mine.items()}))
             self.rewards.check_failures()
             rewards = [reward for prompt in prompts for reward in found[prompt.id]]
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
@@ -107,28 +122,39 @@ class BatchMaker:
         self.show(table, trajectories, rewards)
         routes = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in prompts}
         reported = {key: route for key, route in routes.items() if route in self.objective.routes}
-        measured = measure_batch(table, trajectories, rewards, algorithm, self.teachers.by_name, reported)
+        measured |= measure_batch(table, trajectories, rewards, algorithm, self.teachers.by_name, reported)
         table.metrics = measured | split.metrics()
         return table
 
+    def prompts_of(self, index: int) -> list[Prompt]:
+        """Return the prompts of batch `index`, or those that are at its place in the stream."""
+        return prompts_of_batch(self.prompts, self.metadata, self.config, index)
+
+    def prepare(self, group: list[SampledTrajectory]) -> Prepared:
+        """Have a finished group rewarded and scored while others are still sampled."""
+        scoring = self._scoring()
+        scoring.add(group)
+        return Prepared(group, self.rewards.start(group, self.metadata), scoring)
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.teachers, self.metadata, self.ranks, is_scored_ahead=self.objective.is_scored_ahead)
+
     def _sample(
-        self, engine: SamplingEngine, prompts: Sequence[Prompt], index: int, policy_version: int, take: OnGroup
-    ) -> dict[str, list[SampledTrajectory]]:
-        """Return the trajectories by prompt id; `take` gets each group as soon as it is complete."""
+        self, engine: SamplingEngine, prompts: Sequence[Prompt], index: int, policy_version: int
+    ) -> dict[str, Prepared]:
+        """Return the groups by prompt id."""
         store = None if self.groups is None else FinishedGroups(self.groups, index)
-        by_prompt = {} if store is None else store.load(prompts)
-        missing = [prompt for prompt in prompts if prompt.id not in by_prompt]
-        for group in by_prompt.values():
-            take(group)
+        stored = {} if store is None else store.load(prompts)
+        prepared = {prompt_id: self.prepare(group) for prompt_id, group in stored.items()}
 
         def on_group(group: list[SampledTrajectory]) -> None:
             if store is not None:
                 store.add(group)
-            by_prompt[group[0].prompt_id] = group
-            take(group)
+            prepared[group[0].prompt_id] = self.prepare(group)
 
+        missing = [prompt for prompt in prompts if prompt.id not in prepared]
         self.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
-        return by_prompt
+        return prepared
 
 
 class Objective:

@@ -39,7 +39,9 @@ class RolloutTable:
     loss_mask: np.ndarray
     """True exactly where the student sampled."""
     sampling_logprobs: np.ndarray
-    """float64, as are all that follow: what is computed of them is exact, and so is the file."""
+    """float64, as are all others: what is computed of them is exact, and so is the file."""
+    policy_version: np.ndarray
+    """Optimiser updates before the weights that sampled; int32."""
     teacher_logprobs: np.ndarray
     """NaN in trajectories without a teacher, or whose local teacher is compared by its whole distribution."""
     prompt_id: list[str]
@@ -50,8 +52,6 @@ class RolloutTable:
     """Factor of that teacher's KL."""
     route: list[str | None]
     """Label by which the KL is reported (`TeacherRouter.route`); None for none."""
-    policy_version: np.ndarray
-    """Optimiser updates before the weights that sampled it."""
     part: np.ndarray
     """The substep that trains on it."""
     teacher_view: list[Sample | None]
@@ -66,6 +66,8 @@ class RolloutTable:
     """The student's before the first update on the batch, once `Objective.needs_old_logprobs` had them computed."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the batch, without prefix."""
+    untaken: list[int] = field(default_factory=list)
+    """Places of prompts in the stream of groups that no batch has taken so far, the last one and all after it."""
     starts: np.ndarray = field(init=False)
     """[S + 1] Place of each trajectory's first token, and T."""
 

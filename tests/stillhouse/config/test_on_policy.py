@@ -65,6 +65,7 @@ EXACT = {"algorithm": "divergence"}
         ({"teachers": [{"name": "e", "kind": "ema"}]}, "ema_decay"),
         ({"teachers": [{**NEAR[0], "top_k": 5}]}, "whole vocabulary.*top_k"),
         ({"source": "rollouts", "max_staleness": 1}, "max_staleness"),
+        ({"num_passes": 2, "max_staleness": 1}, "max_staleness"),
         ({"source": "rollouts", **EXACT}, "on_policy.teachers.*`top_k`"),
         (
             {"source": "rollouts", "trainer": {"ema_decay": 0.9}, "teachers": [{"name": "s", "kind": "ema"}]},
@@ -103,8 +104,24 @@ def test_what_moved_or_merged_is_known_by_its_first_names() -> None:
         trainer={"betas": [0.8, 0.99], "generate_every_steps": 5},
         teachers=[{**NEAR[0], "dtype": "4bit"}],
     ).identity()
-    expected = {"engine": "vllm", "ppo_clip_low": 0.1, "ppo_clip_high": 0.3, "correction_min": 0.7, "seed": 0}
+    expected: dict[str, Any] = {
+        "engine": "vllm",
+        "engine_url": "http://x/v1",
+        "ppo_clip_low": 0.1,
+        "ppo_clip_high": 0.3,
+        "correction_min": 0.7,
+        "seed": 0,
+    }
     expected |= {"correction_max": 3.0, "beta1": 0.8, "beta2": 0.99, "generate_every_steps": 5}
     assert expected.items() <= identity.items()
     assert not identity.keys() & {"algorithm", "trainer", "num_generations", "ppo_clip", "correction_bounds", "betas"}
     assert (identity["teachers"][0]["dtype"], identity["teachers"][0]["quantised"]) == ("auto", True)
+
+
+def test_samplers_are_one_address_or_several() -> None:
+    assert config(engine_url="http://x/v1").engine_url == ("http://x/v1",)
+    several = config(engine_url=["http://x/v1", "http://y/v1"])
+    assert several.identity()["engine_url"] == ["http://x/v1", "http://y/v1"]
+    for refused in ([], ["http://x/v1", "http://x/v1"], ["http://x/v1", "x:8000"]):
+        with pytest.raises(ValidationError, match=r"engine_url"):
+            config(engine_url=refused)

@@ -64,7 +64,9 @@ class StandIn:
         if response is not None:
             await response(scope, receive, send)
             return
-        messages = iter([{"type": "http.request", "body": content}])
+        # As vLLM before 0.33, which does not tell.
+        body.pop("return_weight_versions", None)
+        messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
         async def again() -> Any:
             return next(messages, None) or await receive()
@@ -92,7 +94,7 @@ class StandIn:
             case "/collective_rpc":
                 self._apps.clear()
                 self.load(self._name, body["kwargs"]["weights_path"])
-            case "/reset_prefix_cache":
+            case "/pause" | "/resume":
                 pass
             case "/inference/v1/generate":
                 return self._generated(body)
@@ -157,11 +159,11 @@ def _refusal(message: str, status: int, kind: str = "BadRequestError") -> Respon
 
 
 @contextmanager
-def serving(ref: str, name: str, *, scales_out: bool = False) -> Iterator[str]:
+def serving(ref: str, name: str, port: int = 0, *, scales_out: bool = False) -> Iterator[str]:
     """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
     app = StandIn(ref, name, scales_out=scales_out)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

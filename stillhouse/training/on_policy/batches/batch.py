@@ -15,9 +15,13 @@ from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.types import Sample
 
 _FACTS: Final = b"stillhouse.batch"
-_TOKENS: Final = ("token_ids", "loss_mask", "sampling_logprobs", "teacher_logprobs", "advantages", "old_logprobs")
+_TOKENS: Final = (
+    *("token_ids", "loss_mask", "sampling_logprobs", "policy_version"),
+    *("teacher_logprobs", "advantages", "old_logprobs"),
+)
 _TEXTS: Final = ("prompt_id", "tag", "teacher", "route")
-_NUMBERS: Final = ("kl_coef", "weight", "policy_version", "part")
+_FACTS_OF_BATCH: Final = ("index", "num_parts", "metrics", "untaken")
+_NUMBERS: Final = ("kl_coef", "weight", "part")
 
 
 def write_batch(path: Path, table: RolloutTable) -> None:
@@ -31,11 +35,11 @@ def write_batch(path: Path, table: RolloutTable) -> None:
     types = {"ids_NK": np.int32, "logprobs_NK": dtype, "log_tail_N": dtype}
     tops = [top and {key: getattr(top, key).ravel().astype(types[key]) for key in types} for top in table.teacher_top]
     columns |= {"teacher_view": pa.array(views), "teacher_top": pa.array(tops)}
-    facts = {"index": table.index, "num_parts": table.num_parts, "metrics": table.metrics}
+    facts = {name: getattr(table, name) for name in _FACTS_OF_BATCH}
     with replaced_atomically(path) as work:
         # Dictionaries of log-probabilities, of which hardly two are alike, would take most of the time.
         stored = pa.table(columns).replace_schema_metadata({_FACTS: json.dumps(facts)})
-        pq.write_table(stored, work, use_dictionary=False)
+        pq.write_table(stored, work, use_dictionary=["policy_version.list.element"])
 
 
 def read_batch(path: Path) -> RolloutTable:
@@ -54,6 +58,7 @@ def read_batch(path: Path) -> RolloutTable:
             facts["num_parts"],
             lengths,
             metrics=facts["metrics"],
+            untaken=facts.get("untaken", []),
             teacher_view=[
                 None if view is None else Sample(**view, prompt_id=prompt_id)
                 for view, prompt_id in zip(_structs(stored, "teacher_view"), columns["prompt_id"], strict=True)
@@ -81,6 +86,9 @@ def _column(lists: pa.Array, lengths: np.ndarray) -> np.ndarray | None:
     """Return lists as a column of tokens; None where there are none, NaN for trajectories without."""
     if pa.types.is_null(lists.type):
         return None
+    if not pa.types.is_list(lists.type):
+        # Older files have one version a trajectory.
+        return np.repeat(lists.to_numpy(), lengths).astype(np.int32)
     known = lists.flatten().to_numpy(zero_copy_only=False)
     if not lists.null_count:
         return known

@@ -33,11 +33,11 @@ class FinishedGroups:
         paths = ((prompt, self._folder / f"{prompt.id}.json") for prompt in prompts)
         return {prompt.id: _read(path) for prompt, path in paths if path.exists()}
 
-    def forget(self) -> None:
-        """Delete them; called once the whole batch is on disk."""
-        for path in self._folder.glob("*.json"):
+    def forget(self, prompt_id: str = "*") -> None:
+        """Delete them, or one; called once the whole batch is on disk."""
+        for path in self._folder.glob(f"{prompt_id}.json"):
             path.unlink()
-        if self._folder.exists():
+        if self._folder.exists() and not any(self._folder.iterdir()):
             self._folder.rmdir()
 
 

@@ -51,6 +51,11 @@ class Scoring:
         if keys and teacher is not None and not isinstance(teacher, ExactTeacher) and self._ranks.is_first:
             self._asked.append((keys, teacher.start([self._samples[key] for key in keys])))
 
+    def join(self, other: "Scoring") -> None:
+        """Take over what was added elsewhere, and asked of served teachers."""
+        self._samples |= other._samples
+        self._asked += other._asked
+
     def table(
         self, index: int, prompts: Sequence[Prompt], trajectories: Sequence[SampledTrajectory], num_parts: int
     ) -> RolloutTable:
@@ -74,13 +79,13 @@ class Scoring:
             token_ids=_joined([one.token_ids for one in kept], np.int32),
             loss_mask=_joined([one.loss_mask for one in kept], np.bool_),
             sampling_logprobs=_joined([one.sampling_logprobs for one in kept], np.float64),
+            policy_version=_joined([one.policy_versions for one in kept], np.int32),
             teacher_logprobs=np.empty(0),
             prompt_id=[one.prompt_id for one in kept],
             tag=[None if entry is None else entry.tag for entry in metadata],
             teacher=[None if teacher is None else teacher.name for teacher in teachers],
             kl_coef=np.array([0.0 if teacher is None else teacher.kl_coef for teacher in teachers]),
             route=[self._teachers.route(entry) for entry in metadata],
-            policy_version=np.array([one.policy_version for one in kept], np.int64),
             part=np.array([part_of[one.prompt_id] for one in kept], np.int64),
             teacher_view=[self._samples[one.rollout_key].teacher_view for one in kept],
             teacher_top=[None if answer is None else answer.top for answer in answers],
@@ -109,5 +114,5 @@ class Scoring:
         return is_routed and trajectory.rollout_key in self._samples
 
 
-def _joined(lists: Sequence[Sequence[float]], dtype: type[np.generic]) -> np.ndarray:
+def _joined(lists: Sequence[Sequence[float] | np.ndarray], dtype: type[np.generic]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *(np.array(values, dtype) for values in lists)])

@@ -1,5 +1,6 @@
 """Where the seconds of making a batch of rollouts go."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,9 +35,10 @@ class TimeSplit:
             self._running.pop()
 
     def metrics(self) -> dict[str, float]:
-        """Return the seconds so far as `sample_s`, `score_s`, `reward_s` and `sync_s`; 0 without such work."""
+        """Return the seconds so far as `sample_s`, `score_s`, `reward_s`, `sync_s`, and their sum `trainer_wait_s`."""
         self._settle()
-        return {f"{work}_s": seconds for work, seconds in self._seconds.items()}
+        waited = {"trainer_wait_s": math.fsum(self._seconds.values())}
+        return {f"{work}_s": seconds for work, seconds in self._seconds.items()} | waited
 
     def _settle(self) -> None:
         now = self._clock()

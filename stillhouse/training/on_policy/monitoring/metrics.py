@@ -159,9 +159,15 @@ def measure_credit(table: RolloutTable, algorithm: GRPO) -> dict[str, float]:
 
 
 def staleness(table: RolloutTable, part: int, policy_version: int) -> dict[str, float]:
-    """Return staleness: updates between the weights that sampled and `policy_version`, mean over a part."""
-    versions = table.policy_version[table.part == part]
+    """Return staleness: updates between the weights that sampled and `policy_version`, mean over a part's tokens."""
+    versions = table.policy_version[table.loss_mask & table.spread(table.part == part)]
     return {"staleness": float((policy_version - versions).mean())} if len(versions) else {}
+
+
+def most_stale(table: RolloutTable, policy_version: int) -> dict[str, float]:
+    """Return staleness_max: the most such updates of any token, where a batch begins to be trained on."""
+    versions = table.policy_version[table.loss_mask]
+    return {"staleness_max": float(policy_version - versions.min())} if len(versions) else {}
 
 
 def kl_by_name(

@@ -30,7 +30,9 @@ class StudentRollout:
     """
 
     group: int
-    """Place of its prompt in the batch."""
+    """Number of its group among those that are sampled."""
+    round_index: int
+    """Seeds its completions."""
     context: ToolContext
     toolbox: Toolbox
     """Holds the tools that the prompt offers and no other."""
@@ -40,6 +42,8 @@ class StudentRollout:
     """Those of the prompt at first."""
     state: TurnState
     policy_version: int
+    """Of the weights that it begins with."""
+    version_changes: list[tuple[int, int]] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     loss_mask: list[bool] = field(init=False)
     sampling_logprobs: list[float] = field(init=False)
@@ -62,6 +66,9 @@ class StudentRollout:
 
     def add_completion(self, message: Message, generation: Generation) -> None:
         """Append what the student sampled."""
+        for place, version in enumerate(generation.policy_versions, len(self.token_ids)):
+            if version != (self.version_changes[-1][1] if self.version_changes else self.policy_version):
+                self.version_changes.append((place, version))
         self.token_ids += generation.completion_ids
         self.loss_mask += [True] * len(generation.completion_ids)
         self.sampling_logprobs += generation.logprobs
@@ -117,6 +124,7 @@ class StudentRollout:
             num_invalid_tool_calls=self.num_invalid_tool_calls,
             num_drifted_turns=self.num_drifted_turns,
             policy_version=self.policy_version,
+            version_changes=self.version_changes,
         )
 
 

@@ -9,7 +9,7 @@ submission, so that the same weights and seeds give the same trajectories bit fo
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -40,6 +40,9 @@ from stillhouse.types import Message, Prompt, PromptMetadata, StopReason
 logger = logging.getLogger(__name__)
 
 OnGroup = Callable[[list[SampledTrajectory]], None]
+OnNumberedGroup = Callable[[int, list[SampledTrajectory]], None]
+NextGroup = Callable[[bool], list[StudentRollout] | None]
+"""Told whether nothing is under way."""
 
 
 def beginning(prompt: Prompt, toolbox: Toolbox, system_prompt: str | None) -> Prefixes:
@@ -126,33 +129,42 @@ class Sampler:
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
         """
-        groups = []
-        for group, (prompt, token_ids) in enumerate(zip(prompts, self.prompt_ids(prompts), strict=True)):
-            toolbox = self.toolbox.select(prompt.tools)
-            metadata = self.metadata.get(prompt.id)
-            keys = [
-                digest([self.config.seed, round_index, prompt.id, index]) for index in range(self.config.group_size)
-            ]
-            groups.append(
-                [
-                    StudentRollout(
-                        group=group,
-                        context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
-                        toolbox=toolbox,
-                        schemas=toolbox.schemas(),
-                        messages=first_messages(prompt, self.system_prompt),
-                        token_ids=list(token_ids),
-                        state=TurnState(self.config.max_turns, offers_tools=bool(toolbox.schemas())),
-                        policy_version=policy_version,
-                    )
-                    for index, key in enumerate(keys)
-                ]
+        encoded = zip(prompts, self.prompt_ids(prompts), strict=True)
+        groups = (
+            self.begun(prompt, round_index, number, policy_version, token_ids)
+            for number, (prompt, token_ids) in enumerate(encoded)
+        )
+        finished: dict[int, list[SampledTrajectory]] = {}
+
+        def take(number: int, group: list[SampledTrajectory]) -> None:
+            finished[number] = group
+            if on_group is not None:
+                on_group(group)
+
+        self.run(engine, lambda is_idle: next(groups, None), take)
+        return [trajectory for _, group in sorted(finished.items()) for trajectory in group]
+
+    def begun(
+        self, prompt: Prompt, round_index: int, number: int, policy_version: int, token_ids: Sequence[int]
+    ) -> list[StudentRollout]:
+        """Return the rollouts of group `number`, whose trajectories begin with `token_ids`."""
+        toolbox = self.toolbox.select(prompt.tools)
+        metadata = self.metadata.get(prompt.id)
+        keys = [digest([self.config.seed, round_index, prompt.id, index]) for index in range(self.config.group_size)]
+        return [
+            StudentRollout(
+                group=number,
+                round_index=round_index,
+                context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
+                toolbox=toolbox,
+                schemas=toolbox.schemas(),
+                messages=first_messages(prompt, self.system_prompt),
+                token_ids=list(token_ids),
+                state=TurnState(self.config.max_turns, offers_tools=bool(toolbox.schemas())),
+                policy_version=policy_version,
             )
-        try:
-            return self._run(engine, groups, round_index, on_group)
-        finally:
-            for rollout in chain.from_iterable(groups):
-                rollout.close()
+            for index, key in enumerate(keys)
+        ]
 
     def prompt_ids(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Yield what every trajectory of each prompt begins with; raise TrainingError if the template refuses one."""
@@ -163,44 +175,49 @@ class Sampler:
             except TemplateError as error:
                 raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
-    def _run(
-        self,
-        engine: SamplingEngine,
-        groups: Sequence[Sequence[StudentRollout]],
-        round_index: int,
-        on_group: OnGroup | None,
-    ) -> list[SampledTrajectory]:
-        """Keep `max_concurrent` rollouts under way, so that what began first ends first."""
-        waiting = deque(chain.from_iterable(groups))
+    def run(self, engine: SamplingEngine, next_group: NextGroup, on_group: OnNumberedGroup) -> None:
+        """Sample groups, `max_concurrent` rollouts at once, so that what began first ends first; raises as `sample`.
+
+        `next_group` gives what to begin once there is room; None for nothing at present, or at the end where nothing is
+        under way. `on_group` gets number and trajectories of a group as soon as all of them have ended.
+        """
+        waiting: deque[StudentRollout] = deque()
         active: dict[int, StudentRollout] = {}
-        unfinished = [self.config.group_size] * len(groups)
-        trajectories: list[list[SampledTrajectory]] = [[] for _ in groups]
+        groups: dict[int, list[StudentRollout]] = {}
+        num_ended: Counter[int] = Counter()
 
         def proceed(rollout: StudentRollout) -> None:
             """Ask for the next completion, or hand on the group where this was the last of its rollouts."""
-            request = self._request(rollout, round_index)
+            request = self._request(rollout)
             if request is not None:
                 active[engine.submit(request)] = rollout
                 return
             rollout.close()
-            unfinished[rollout.group] -= 1
-            if not unfinished[rollout.group]:
-                trajectories[rollout.group] = [other.trajectory() for other in groups[rollout.group]]
-                if on_group is not None:
-                    on_group(trajectories[rollout.group])
+            num_ended[rollout.group] += 1
+            if num_ended[rollout.group] == len(groups[rollout.group]):
+                on_group(rollout.group, [other.trajectory() for other in groups.pop(rollout.group)])
 
-        while active or waiting:
-            while waiting and len(active) < self.config.max_concurrent:
-                proceed(waiting.popleft())
-            if not active:
-                continue
-            finished = [(active.pop(handle), done) for handle, done in sorted(engine.step(), key=itemgetter(0))]
-            self._take(finished)
-            for rollout, _ in finished:
-                proceed(rollout)
-        return list(chain.from_iterable(trajectories))
+        try:
+            while True:
+                while len(active) < self.config.max_concurrent:
+                    if not waiting:
+                        group = next_group(not active)
+                        if group is None:
+                            break
+                        groups[group[0].group] = group
+                        waiting += group
+                    proceed(waiting.popleft())
+                if not active:
+                    return
+                finished = [(active.pop(handle), done) for handle, done in sorted(engine.step(), key=itemgetter(0))]
+                self._take(finished)
+                for rollout, _ in finished:
+                    proceed(rollout)
+        finally:
+            for rollout in chain.from_iterable(groups.values()):
+                rollout.close()
 
-    def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
+    def _request(self, rollout: StudentRollout) -> GenerationRequest | None:
         """Return the next request; None where the rollout has ended, as one does whose prompt fills the context."""
         room = self.max_context - len(rollout.token_ids)
         if rollout.end is None and room <= 0:
@@ -208,7 +225,13 @@ class Sampler:
         if rollout.end is not None:
             return None
         context = rollout.context
-        place = [self.config.seed, round_index, context.prompt_id, context.sample_index, rollout.state.num_turns]
+        place = [
+            self.config.seed,
+            rollout.round_index,
+            context.prompt_id,
+            context.sample_index,
+            rollout.state.num_turns,
+        ]
         return GenerationRequest(
             prompt_ids=list(rollout.token_ids),
             max_tokens=min(self.config.max_tokens, room),

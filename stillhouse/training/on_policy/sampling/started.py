@@ -1,4 +1,4 @@
-"""The vLLM server that a training starts to sample for its student."""
+"""The vLLM servers that a training starts to sample for its student."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.vllm.environment import gpus, vllm_python
-from stillhouse.inference.vllm.launch import Launch, lora_rank, started
+from stillhouse.inference.vllm.launch import Launch, lora_rank, refusal, started
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 
@@ -17,11 +17,12 @@ logger = logging.getLogger(__name__)
 def with_sampler(
     config: OnPolicyConfig, job: TrainJob, student: Student, resources: ExitStack, say: Callable[[str | None], None]
 ) -> tuple[OnPolicyConfig, bool]:
-    """Return the config with the address of a server that is started, if it is, and whether that server has to sleep.
+    """Return the config with the addresses of servers that are started, if they are, and whether these have to sleep.
 
-    It has to where it shares the only GPU with the training. `resources` ends it, and `say` shows what is waited for;
-    None when it is over. Raises as `stillhouse.inference.vllm.launch.started`, and ConfigError if `runtime.engine` is
-    `vllm`, which cannot sample for such a student.
+    There is one for the student's weights on each idle GPU, or on as many as hold them. It has to sleep where it shares
+    the only GPU with the training. `resources` ends them, and `say` shows what is waited for; None when it is over.
+    Raises as `stillhouse.inference.vllm.launch.started`, and ConfigError if `runtime.engine` is `vllm`, which cannot
+    sample for such a student.
     """
     python = vllm_python(job.runtime) if config.engine_url is None else None
     if python is None:
@@ -34,7 +35,9 @@ def with_sampler(
     options = ["--logprobs-mode", "processed_logprobs", "--dtype", str(student.dtype).removeprefix("torch.")]
     if student.model is not student.causal_lm:
         rank = lora_rank(student.model.peft_config["default"].r)
-        options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(rank)]
+        # One that the next requests ask for, and those that requests under way still need.
+        num_versions = config.max_staleness // config.updates_per_batch + 2
+        options += ["--enable-lora", "--max-loras", str(num_versions), "--max-lora-rank", str(rank)]
     on_gpu = student.device.type == "cuda"
     sleeps = on_gpu and len(gpus()) == 1 and config.max_staleness == 0
     launch = Launch(
@@ -43,21 +46,19 @@ def with_sampler(
         job.runtime,
         options=[*options, *(["--enable-sleep-mode"] if sleeps else [])],
         variables={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"},
-        avoided_gpu=(student.device.index or 0) if on_gpu else None,
+        avoided_gpus={student.device.index or 0, *range(job.runtime.num_processes)} if on_gpu else (),
     )
     say("starting vLLM")
-    process = started(launch)
+    processes = started(launch, most=len(gpus()) if on_gpu else 1)
     say(None)
-    if process is None:
-        return config, False
-    resources.callback(process.stop)
-    return config.model_copy(update={"engine_url": process.url}), sleeps
+    for process in processes:
+        resources.callback(process.stop)
+    urls = tuple(process.url for process in processes)
+    return config.model_copy(update={"engine_url": urls or None}), sleeps and bool(urls)
 
 
 def _refusal(job: TrainJob, student: Student) -> str | None:
     """Return why vLLM would not sample what this student is; None if it does."""
     if job.student.parameters == "qlora":
         return "student.parameters is `qlora`, whose weights in 4 bits it does not have"
-    if student.model is not student.causal_lm and student.model.peft_config["default"].target_parameters:
-        return "it loads no adapters on fused experts (student.lora_targets)"
-    return None
+    return None if student.model is student.causal_lm else refusal(student.model.peft_config["default"].to_dict())

@@ -1,43 +1,33 @@
-"""`VllmEngine`: completions of a vLLM server, token ids in and out."""
+"""`VllmEngine`: completions of vLLM servers, token ids in and out."""
 
 import math
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from stillhouse.errors import EndpointError
 from stillhouse.serving.generation import Generation, GenerationRequest
-from stillhouse.training.on_policy.sampling.vllm_server import ServerLost, VllmServer
+from stillhouse.training.on_policy.sampling.server_pool import ServerPool
+from stillhouse.training.on_policy.sampling.vllm_server import ServerLost
 
 _SHOWN_CHARACTERS: Final = 200
 _MAX_LOSSES: Final = 5
+_POLL_S: Final = 0.2
+"""Longest step, after which more requests may come."""
 
 
 class VllmEngine:
-    """Completions by one model name of a server, up to `max_concurrent` at once.
+    """Completions by the servers of a pool, up to `max_concurrent` at once.
 
-    `restore` waits for a server that was lost and gives it the weights again. An answer that came while that was going
-    on, or from a server that was started anew between two requests (`has_weights`), may be of other weights: it is
-    dropped, and its request sent again.
+    An answer of a server that was lost meanwhile, or that was started anew between two requests, may be of other
+    weights: it is dropped, and its request sent again, to another server if there is one.
     """
 
-    def __init__(
-        self,
-        server: VllmServer,
-        model: str,
-        max_concurrent: int,
-        restore: Callable[[], None],
-        has_weights: Callable[[], bool],
-    ) -> None:
-        self._server = server
-        self._model = model
-        self._restore = restore
-        self._has_weights = has_weights
-        self._restoring = threading.Lock()
-        self._num_restored = 0
+    def __init__(self, pool: ServerPool, max_concurrent: int) -> None:
+        self._pool = pool
         self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
         self._running: dict[Future[Generation], int] = {}
         self._num_submitted = 0
@@ -49,32 +39,30 @@ class VllmEngine:
         return handle
 
     def step(self) -> list[tuple[int, Generation]]:
-        """See `SamplingEngine`; wait until a completion has ended, and raise EndpointError if one failed."""
-        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        """See `SamplingEngine`; wait a moment for a completion to end, and raise EndpointError if one failed."""
+        done, _ = wait(self._running, _POLL_S, return_when=FIRST_COMPLETED)
         return [(self._running.pop(future), future.result()) for future in done]
 
     def complete(self, request: GenerationRequest) -> Generation:
         """Return one completion; raise EndpointError if it failed or the answer lacks what training needs."""
-        body = _body(self._model, request)
-        reason = "its weights were loaded again meanwhile"
+        body, reason, root = _body(request), "", ""
         for _ in range(_MAX_LOSSES):
-            with self._restoring:
-                num_restored = self._num_restored
-            answer, is_lost = None, False
-            try:
-                answer = self._server.complete(body)
-                is_lost, reason = not self._has_weights(), "it was started anew between two requests"
-            except ServerLost as lost:
-                is_lost, reason = True, str(lost)
-            with self._restoring:
-                if num_restored == self._num_restored:
-                    if not is_lost:
-                        return read_generation(answer, request)
-                    self._restore()
-                    self._num_restored += 1
+            with self._pool.asked() as asked:
+                root = asked.server.root
+                try:
+                    answer = asked.server.complete(asked.version, body)
+                    is_lost, reason = not asked.server.has_weights(), "it was started anew between two requests"
+                except ServerLost as lost:
+                    is_lost, reason = True, str(lost)
+            if is_lost:
+                self._pool.lose(asked.server, asked.num_losses, reason)
+            elif self._pool.is_as_it_was(asked):
+                generation = read_generation(answer, request)
+                versions = asked.server.versions(answer["choices"][0], asked.version, len(generation.completion_ids))
+                return replace(generation, policy_versions=versions)
         raise EndpointError(
-            f"the vLLM server at {self._server.root} was lost {_MAX_LOSSES} times during one completion: {reason}. See "
-            "its log; out of memory: lower its --gpu-memory-utilization or --max-num-seqs"
+            f"the vLLM server at {root} was lost {_MAX_LOSSES} times during one completion: {reason}. See its log; out "
+            "of memory: lower its --gpu-memory-utilization or --max-num-seqs"
         )
 
     def close(self) -> None:
@@ -82,10 +70,9 @@ class VllmEngine:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _body(model: str, request: GenerationRequest) -> dict[str, Any]:
+def _body(request: GenerationRequest) -> dict[str, Any]:
     # Everything that shapes the distribution: vLLM takes what is missing from the model's generation_config.json.
     return {
-        "model": model,
         "prompt": list(request.prompt_ids),
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,

@@ -13,18 +13,21 @@ from stillhouse.inference.retry import Effects, RetryPolicy
 _TIMEOUT_S: Final = 1800.0
 """Longest wait for one answer: a long completion on a busy server is slow, and nothing else waits for it."""
 _RETRIES: Final = RetryPolicy(max_attempts=8, max_refused_s=1800.0)
+_DEVELOPMENT: Final = (
+    "Start it with VLLM_SERVER_DEV_MODE=1 in its environment, in version 0.32 or later, where it sees the folder under "
+    "the same path; or train an adapter (student.parameters: lora)"
+)
 _REMEDIES: Final = {
     "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
     "/v1/completions": "Check that the server has the model, and room for the longest sequence in --max-model-len",
     "/v1/load_lora_adapter": (
-        "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and with --enable-lora, --max-loras 2 "
-        "and a --max-lora-rank no less than student.lora_rank, where it sees the folder under the same path"
+        "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and with --enable-lora, a --max-loras "
+        "no less than on_policy.max_staleness + 2 and a --max-lora-rank no less than student.lora_rank, where it sees "
+        "the folder under the same path"
     ),
-    "/collective_rpc": (
-        "Start it with VLLM_SERVER_DEV_MODE=1 in its environment, in a version whose reload_weights takes a "
-        "weights_path, where it sees the folder under the same path; or train an adapter (student.parameters: lora)"
-    ),
-    "/update_weight_version": "It has to be of version 0.32 or later; or train an adapter (student.parameters: lora)",
+    "/pause?mode=keep": _DEVELOPMENT,
+    "/collective_rpc": _DEVELOPMENT,
+    "/update_weight_version": _DEVELOPMENT,
 }
 
 
@@ -58,6 +61,10 @@ class VllmServer:
         Raises EndpointError if it did not, also after retries.
         """
         return self._ask(path, lambda: self._server.post(path, body, self._patient))
+
+    def load(self, path: str, body: object) -> Any:
+        """Return as `post`, of a request that gives the server weights; raise ServerLost if the connection was lost."""
+        return self._ask(path, lambda: self._server.post(path, body, self._patient, _is_gone), _is_gone)
 
     def complete(self, body: object) -> Any:
         """Return what `/v1/completions` answered, as `post`.
@@ -116,6 +123,9 @@ class VllmServer:
         return EndpointError(f"{where} does not do what is asked: {failure.message}. {_REMEDIES.get(path, '')}")
 
 
+def _is_gone(failure: Failure) -> bool:
+    return failure.status is None and failure.kind is FailureKind.TRANSIENT
+
+
 def _is_lost(failure: Failure) -> bool:
-    is_gone = failure.status is None and failure.kind is FailureKind.TRANSIENT
-    return is_gone or failure.status == HTTPStatus.NOT_FOUND
+    return _is_gone(failure) or failure.status == HTTPStatus.NOT_FOUND

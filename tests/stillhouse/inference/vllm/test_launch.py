@@ -5,7 +5,15 @@ import pytest
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.inference.vllm.environment import Gpu
-from stillhouse.inference.vllm.launch import kv_bytes, lora_rank, memory_share, model_facts, place, require_servable
+from stillhouse.inference.vllm.launch import (
+    kv_bytes,
+    lora_rank,
+    memory_share,
+    model_facts,
+    place,
+    places,
+    require_servable,
+)
 
 GIB = 1 << 30
 FACTS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36}
@@ -38,6 +46,24 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_room_there_is() -> None:
     # Heads that two GPUs cannot share.
     with pytest.raises(EndpointError, match="79 GiB"):
         place(gpus(79, 79), 100 * GIB, {"num_attention_heads": 7})
+
+
+@pytest.mark.parametrize(
+    ("weights_gib", "free", "most", "expected"),
+    [
+        (15, (79, 79, 79), 8, [["0"], ["1"], ["2"]]),
+        (15, (79, 79, 79), 2, [["0"], ["1"]]),
+        (15, (40, 79, 60), 8, [["1"]]),
+        (15, (40,), 8, [["0"]]),
+        (100, (79, 79, 79, 79, 79), 8, [["0", "1"], ["2", "3"]]),
+    ],
+    ids=["one each", "no more than asked for", "others are in use", "the only one", "two each"],
+)
+def test_further_servers_of_a_model_have_idle_gpus_of_their_own(
+    weights_gib: int, free: tuple[int, ...], most: int, expected: list[list[str]]
+) -> None:
+    found = places(gpus(*free), weights_gib * GIB, FACTS, most)
+    assert [[gpu.name for gpu in group] for group in found] == expected
 
 
 def test_a_server_takes_what_it_needs_within_what_is_free() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stillhouse.config import StudentConfig
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.on_policy.batches.credit import teacher_shares
@@ -85,6 +85,11 @@ def test_scaled_and_capped_students_and_teachers_of_the_same_weights_do_not_diff
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
 
 
+def test_a_training_that_samples_itself_has_nothing_sampled_meanwhile(new_method: NewMethod):
+    with pytest.raises(ConfigError, match=r"max_staleness = 1.*engine_url"):
+        new_method(max_staleness=1, **_SHORT)
+
+
 def test_a_batch_of_rollouts_serves_its_substeps_and_passes(new_method: NewMethod):
     method = new_method(num_substeps=2, num_passes=2, num_steps=8, loss_fn="ppo", **_SHORT)
     batches = [method.batch(step) for step in range(5)]
@@ -129,12 +134,11 @@ def failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[
     "settings",
     [
         {"num_substeps": 2, "num_passes": 2, "correction": "truncate", "loss_fn": "ppo"},
-        {"max_staleness": 2},
         {"divergence": [{"kind": "jsd"}], "ema_decay": 0.5, "teachers": [{"name": "mean", "kind": "ema"}]},
         {"mixture": {"0": 1, "1": 0.5}},
         {"route_by": "prompt_source", "teachers": _TWO_TEACHERS, "balance": "teachers"},
     ],
-    ids=["substeps", "stale", "ema", "mixture", "balance"],
+    ids=["substeps", "ema", "mixture", "balance"],
 )
 def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
     new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path, settings: dict[str, Any]

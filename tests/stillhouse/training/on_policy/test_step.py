@@ -129,7 +129,7 @@ def test_a_group_is_scored_while_others_are_still_to_be_sampled(new_maker: NewMa
     assert len(set(batch.prompt_id)) == 4
     assert batch.teacher == ["teacher"] * 8
     assert set(batch.kl_coef) == {0.5}
-    assert set(batch.policy_version) == {7}
+    assert np.array_equal(batch.policy_version, 7 * batch.loss_mask)
     assert np.array_equal(batch.teacher_logprobs, -1.0 * batch.loss_mask)
 
 

@@ -25,4 +25,5 @@ def test_work_within_work_counts_once_and_an_error_ends_it() -> None:
     clock.now += 32.0  # nobody's
     with split.of("reward"):
         clock.now += 64.0
-    assert split.metrics() == {"sample_s": 10.0, "score_s": 20.0, "reward_s": 64.0, "sync_s": 0.0}
+    expected = {"sample_s": 10.0, "score_s": 20.0, "reward_s": 64.0, "sync_s": 0.0}
+    assert split.metrics() == {**expected, "trainer_wait_s": 94.0}

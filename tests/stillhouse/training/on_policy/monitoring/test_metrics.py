@@ -10,6 +10,7 @@ from stillhouse.training.on_policy.monitoring.metrics import (
     measure_rewards,
     measure_routes,
     measure_trajectories,
+    most_stale,
     repetition_rate,
     staleness,
 )
@@ -115,8 +116,12 @@ def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
     assert measure_credit(table_of([]), algorithm) == {}
 
 
-def test_staleness_counts_updates_since_sampling() -> None:
-    table = table_of([One([1], [0], policy_version=version, part=version // 8) for version in (4, 7, 8)], num_parts=3)
-    assert staleness(table, 0, 7) == {"staleness": 1.5}
+def test_staleness_counts_updates_since_each_token_was_sampled() -> None:
+    lengths = {4: 3, 7: 1, 8: 1}
+    ones = [One([1] * n, [1] * n, policy_version=v, part=v // 8) for v, n in lengths.items()]
+    table = table_of([*ones, One([1], [0], part=2)], num_parts=3)
+    assert staleness(table, 0, 7) == {"staleness": 9 / 4}
     assert staleness(table, 1, 9) == {"staleness": 1.0}
     assert staleness(table, 2, 7) == {}
+    assert most_stale(table, 9) == {"staleness_max": 5.0}
+    assert most_stale(table_of([]), 9) == {}

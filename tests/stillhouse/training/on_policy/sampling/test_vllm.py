@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -5,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
@@ -18,13 +20,16 @@ from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
+from stillhouse.training.on_policy.sampling.sampling_server import SamplingServer
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 from tests.stillhouse.training.sections import on_policy_of
 from tests.stillhouse.training.trainings import disturb
+from tests.stillhouse.training.vllm_stand_in import serving
 
 NewEngines = Callable[..., VllmEngines]
 REQUEST = GenerationRequest([5, 9, 40], 4)
@@ -36,8 +41,8 @@ def server(serve: Callable[[str, str], str]) -> str:
 
 
 def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:
-    config = on_policy_of({"engine_url": server, **settings})
-    return VllmEngines(student, config, folder / "sampler")
+    config = on_policy_of({"engine_url": server} | settings)
+    return VllmEngines(student, config, folder / "sampler", max_outage_s=120.0)
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def test_each_version_is_sampled_from_the_weights_it_has(
         for trajectory, rescored in zip(trajectories, scores, strict=True):
             expected = [score if mask else 0.0 for score, mask in zip(rescored, trajectory.loss_mask, strict=True)]
             assert trajectory.sampling_logprobs == pytest.approx(expected, abs=1e-4)
-            assert trajectory.policy_version == version
+            assert np.array_equal(trajectory.policy_versions, version * np.array(trajectory.loss_mask))
         # The same seeds in this process give the same tokens.
         here = sample(student, TransformersEngines(student, 5), version, prompts[:2])
         assert [made.token_ids for made in trajectories] == [made.token_ids for made in here]
@@ -102,6 +107,44 @@ def test_each_version_is_sampled_from_the_weights_it_has(
     engines.close()
     assert models(server) == ["base"]
     assert not (tmp_path / "sampler").exists()
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_requests_under_way_end_while_new_weights_are_handed_over(
+    original_weights: None, server: str, new_engines: NewEngines, tmp_path: Path, parameters: str
+) -> None:
+    student = student_of(parameters=parameters)
+    engines = new_engines(student)
+    long = GenerationRequest([5, 9, 40], 200)
+    with engines.engine(0) as engine:
+        alone = engine.complete(long)
+        engine.submit(long)
+        asked = engines._pool.servers[0]
+        while not asked.num_under_way:
+            time.sleep(0.001)
+        disturb(student, 0.02, seed=1)
+        with engines.engine(3):
+            pass
+        after = engine.complete(REQUEST)
+        done = []
+        while not done:
+            done = engine.step()
+        [(_, before)] = done
+    assert set(before.policy_versions) == {0}
+    assert set(after.policy_versions) == {3}
+    assert before.logprobs == pytest.approx(alone.logprobs, abs=1e-4), "this server ends with what it began with"
+    disturb(student, 0.02, seed=2)
+    with engines.engine(5):
+        assert [path.name for path in (tmp_path / "sampler").iterdir()] == ["version-5"]
+        assert len([name for name in models(server) if name != "base"]) == (parameters == "lora")
+
+
+def test_tokens_sampled_on_either_side_of_new_weights_are_told_apart(server: str, tmp_path: Path) -> None:
+    asked = SamplingServer(VllmServer(server), tmp_path, is_adapter=False)
+    spans = [{"version": asked._name(2), "start": 0, "end": 3}, {"version": asked._name(4), "start": 3, "end": 5}]
+    assert asked.versions({"weight_versions": spans}, 2, 5) == [2, 2, 2, 4, 4]
+    assert asked.versions({}, 2, 5) == [2] * 5
+    asked.close()
 
 
 def test_weights_are_handed_over_once_a_version(new_engines: NewEngines, tmp_path: Path):
@@ -116,11 +159,10 @@ def test_weights_are_handed_over_once_a_version(new_engines: NewEngines, tmp_pat
 
 def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: NewEngines):
     student = student_of()
-    left, again = new_engines(student), new_engines(student)
-    with left.engine(0) as engine:
+    with new_engines(student).engine(0) as engine:
         old = engine.complete(REQUEST)
     disturb(student, 0.02, seed=0)
-    with again.engine(0) as engine:
+    with new_engines(student).engine(0) as engine:
         assert engine.complete(REQUEST).logprobs != old.logprobs
 
 
@@ -200,10 +242,9 @@ def test_answer_that_is_no_completion_is_shown(page: Any):
 
 def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: NewEngines, server: str):
     student = student_of(parameters="lora")
-    killed, again = new_engines(student), new_engines(student)
-    with killed.engine(7):
+    with new_engines(student).engine(7):
         pass
-    with again.engine(5):
+    with new_engines(student).engine(5):
         assert len([name for name in models(server) if name.startswith("stillhouse-")]) == 1
 
 
@@ -224,3 +265,32 @@ def test_a_server_that_was_started_anew_between_two_requests_is_noticed(
         before = engine.complete(REQUEST)
         start_anew()
         assert engine.complete(REQUEST) == before
+
+
+def test_requests_are_shared_by_servers_of_which_one_is_lost_and_comes_back(
+    server: str, serve: Callable[[str, str], str], prompts: list[Prompt], new_engines: NewEngines
+) -> None:
+    student = student_of(parameters="lora")
+
+    def sampled(engines: SamplingEngines, version: int) -> list[list[int]]:
+        return [trajectory.token_ids for trajectory in sample(student, engines, version, prompts[:6])]
+
+    expected = sampled(TransformersEngines(student, 5), 0)
+    with ExitStack() as stack:
+        others = stack.enter_context(serving("embedded:student", "base"))
+        engines = new_engines(student, engine_url=[server, others])
+        assert sampled(engines, 0) == expected
+        assert all(any(name.startswith("stillhouse-") for name in models(url)) for url in (server, others))
+        port = int(others.removesuffix("/v1").rpartition(":")[2])
+        stack.close()
+        disturb(student, 0.02, seed=1)
+        expected = sampled(TransformersEngines(student, 5), 1)
+        assert sampled(engines, 1) == expected, "the other one has samples of all"
+        assert engines._pool._away
+        with serving("embedded:student", "base", port) as url:
+            deadline = time.monotonic() + 120
+            while engines._pool._away and time.monotonic() < deadline:
+                time.sleep(0.05)
+            [name] = [name for name in models(url) if name.startswith("stillhouse-")]
+            assert name.endswith("-v1"), "it has the newest weights before it is asked"
+            assert sampled(engines, 1) == expected

@@ -75,6 +75,11 @@ def test_passing_faults_are_tried_again_after_what_the_server_asks(scripted: Scr
     assert scripted.waits[1] >= 3
 
 
+def test_a_query_is_sent_as_one(scripted: Scripted):
+    scripted.client((200, {}, {})).post("/sleep?level=1", None)
+    assert scripted.paths == ["/sleep?level=1"]
+
+
 def test_server_that_keeps_failing_is_given_up(scripted: Scripted):
     with pytest.raises(EndpointError, match="out of memory"):
         scripted.client((500, {}, {"error": {"message": "out of memory"}})).post("/v1/completions", {})
