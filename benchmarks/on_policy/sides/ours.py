@@ -34,6 +34,7 @@ from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.shared import SharedBatches
+from stillhouse.training.on_policy.batches.source import RolloutSource
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
 from stillhouse.training.on_policy.rewards import RewardScorer
@@ -262,19 +263,19 @@ def train(
         objective = Objective(algorithm, list(teachers.by_name))
         rewards_file = None if config.needs_teacher else _REWARDS
         rewards = resources.enter_context(RewardScorer(ToolsConfig(rewards_file=rewards_file)))
-        maker = BatchMaker(
+        source = RolloutSource(
             [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
             {},
             Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), SamplingSettings.of(config), places),
-            sampled if replayed is None else Replay(replayed),
             teachers,
             rewards,
-            objective,
             config,
-            lambda *_: None,
             ranks,
             share=slice(None),
+            is_scored_ahead=objective.is_scored_ahead,
         )
+        engines = sampled if replayed is None else Replay(replayed)
+        maker = BatchMaker(source, engines, objective, lambda *_: None)
         queue = BatchQueue(maker.begin, work_dir / "rollouts")
         batches = SharedBatches(ranks, maker.begin, queue)
         checkpoints = work_dir / "checkpoints"

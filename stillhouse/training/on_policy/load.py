@@ -17,6 +17,7 @@ from stillhouse.training.on_policy.algorithms import algorithm_of
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.batches.recorded import RecordedRollouts
 from stillhouse.training.on_policy.batches.shared import SharedBatches, led
+from stillhouse.training.on_policy.batches.source import RolloutSource
 from stillhouse.training.on_policy.batches.stream import RolloutStream
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.activity import Activity
@@ -83,17 +84,28 @@ def load_on_policy(
             student, objective, batches, teachers, None, config, checkpoints, recorded.facts, activity, ranks
         )
     loaded = load_maker(job, student, listener, averaged, resources, activity, ranks)
-    maker, config = loaded.maker, loaded.maker.config
+    maker, source = loaded.maker, loaded.maker.source
     queue = None
     if ranks.is_first:
-        if config.max_staleness:
-            stream = RolloutStream(maker.sampler, maker.engines, config, maker.prompts_of, maker.prepare, folder)
+        if source.config.max_staleness:
+            parts = (source.sampler, maker.engines, source.config, source.prompts_of, source.prepare)
+            stream = RolloutStream(*parts, folder)
             resources.callback(stream.close)
-            maker = replace(maker, stream=stream)
+            maker = replace(maker, source=replace(source, stream=stream))
         queue = BatchQueue(led(ranks, maker.begin), folder)
     batches = SharedBatches(ranks, maker.begin, queue)
-    parts = (maker.objective, batches, maker.teachers, maker.rewards)
-    return OnPolicy(student, *parts, config, checkpoints, loaded.facts, activity, ranks)
+    return OnPolicy(
+        student,
+        maker.objective,
+        batches,
+        source.teachers,
+        source.rewards,
+        source.config,
+        checkpoints,
+        loaded.facts,
+        activity,
+        ranks,
+    )
 
 
 def load_maker(
@@ -147,21 +159,21 @@ def load_maker(
     settings = SamplingSettings.of(config, ranks.broadcast(teachers.num_best))
     sampler = load_sampler(job, settings, student, metadata, max_context, toolbox)
     used = fitting(prompts, metadata, sampler, config)
-    maker = BatchMaker(
+    source = RolloutSource(
         used,
         metadata,
         sampler,
-        engines,
         teachers,
         rewards,
-        objective,
         config,
-        shown.show if ranks.is_first else lambda table, trajectories, rewards: None,
         ranks,
         _share(config, ranks),
+        objective.is_scored_ahead,
         # On a CPU, sampling a batch again gives the same bits.
         groups=None if config.engine_url is None and ranks.device.type == "cpu" else batches,
     )
+    show = shown.show if ranks.is_first else lambda table, trajectories, rewards: None
+    maker = BatchMaker(source, engines, objective, show)
     teacher_facts = {name: teacher.kl_coef for name, teacher in teachers.by_name.items()}
     dropped = {} if config.max_prompt_tokens is None else {"dropped_prompts": len(prompts) - len(used)}
     return Loaded(maker, {"teachers": teacher_facts, **dropped}, max(1, len(used) // config.prompts_per_step))

@@ -1,37 +1,28 @@
 """One step, from top to bottom: sample -> score -> credit (`BatchMaker`) -> loss (`Objective`, at N loss positions)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.config import Divergence
 from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl
 from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 from stillhouse.training.on_policy.algorithms.grpo import GRPO
 from stillhouse.training.on_policy.batches.credit import advantages, weights
-from stillhouse.training.on_policy.batches.groups import FinishedGroups
-from stillhouse.training.on_policy.batches.scoring import Scoring
-from stillhouse.training.on_policy.batches.stream import RolloutStream
+from stillhouse.training.on_policy.batches.source import RolloutSource
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.monitoring.metrics import kl_by_name, measure_batch
-from stillhouse.training.on_policy.prompts import prompts_of_batch
-from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
+from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
-from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.table import RolloutTable
-from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.user_loss import UserLoss
-from stillhouse.training.ranks import Ranks, merged
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Prompt, PromptMetadata
 
 OnBatch = Callable[[RolloutTable, Sequence[SampledTrajectory], Sequence[TrajectoryReward]], None]
 """Called with the table of each finished batch, all its trajectories, and their rewards."""
@@ -39,45 +30,22 @@ NO_INDEX: Final = -1
 """Stands for no teacher or no route."""
 
 
-class Prepared(NamedTuple):
-    """A finished group, with rewards and served teachers asked about it."""
-
-    trajectories: list[SampledTrajectory]
-    rewards: Future[list[TrajectoryReward]]
-    scoring: Scoring
-
-
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Makes batches of rollouts."""
+    """Makes batches of rollouts; all that it does is collective."""
 
-    prompts: Sequence[Prompt]
-    """Sampled from, in an order drawn for each pass over them."""
-    metadata: Mapping[str, PromptMetadata]
-    """By prompt id; may lack any."""
-    sampler: Sampler
+    source: RolloutSource
     engines: SamplingEngines
-    teachers: TeacherRouter
-    rewards: RewardScorer
     objective: "Objective"
-    config: OnPolicyConfig
     show: OnBatch
-    ranks: Ranks
-    """The processes that make each batch together."""
-    share: slice
-    """The prompts of a batch that this process samples."""
-    groups: Path | None = None
-    """Folder for the finished groups of an unfinished batch; None stores none."""
-    stream: RolloutStream[Prepared] | None = None
-    """In the first process, where `config.max_staleness` has groups sampled while others are trained on."""
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
         """Hand the current weights, of `policy_version` updates, to an engine; return the call that makes the batch."""
         split, stack = TimeSplit(), ExitStack()
         with split.of("sync"):
             engine = stack.enter_context(self.engines.engine(policy_version))
-        if self.stream is not None:
-            self.stream.admit(index, policy_version)
+        if self.source.stream is not None:
+            self.source.stream.admit(index, policy_version)
         return lambda: self._make(index, policy_version, engine, stack, split)
 
     def _make(
@@ -88,73 +56,25 @@ class BatchMaker:
         stack: AbstractContextManager[object],
         split: TimeSplit,
     ) -> RolloutTable:
-        untaken: list[int] = []
-        measured: dict[str, float] = {}
+        source, config, algorithm = self.source, self.source.config, self.objective.algorithm
         with stack, split.of("sample"):
-            if self.config.max_staleness:
-                taken, untaken, measured = self.stream.take(index) if self.stream else ([], [], {})
-                prompts = self.ranks.broadcast([group.prompt for group in taken])
-                mine = {group.prompt.id: group.ready for group in taken if group.ready is not None}
-            else:
-                prompts = self.prompts_of(index)
-                mine = self._sample(engine, prompts[self.share], index, policy_version)
-            self.ranks.meet()
-            by_prompt = merged(self.ranks.gather({key: group.trajectories for key, group in mine.items()}))
-        trajectories = [one for prompt in prompts for one in by_prompt[prompt.id]]
+            rollouts = source.take(engine, index, policy_version)
+        prompts, trajectories = rollouts.prompts, rollouts.trajectories
         with split.of("score"):
-            scoring = self._scoring()
-            for prompt in prompts:
-                if prompt.id in mine:
-                    scoring.join(mine[prompt.id].scoring)
-                else:
-                    scoring.add(by_prompt[prompt.id])
-            table = scoring.table(index, prompts, trajectories, self.config.num_substeps)
-            table.untaken = untaken
+            table = rollouts.scoring.table(index, prompts, trajectories, config.num_substeps)
+            table.untaken = rollouts.untaken
         with split.of("reward"):
-            found = merged(self.ranks.gather({key: group.rewards.result() for key, group in mine.items()}))
-            self.rewards.check_failures()
-            rewards = [reward for prompt in prompts for reward in found[prompt.id]]
+            rewards = source.rewards_of(rollouts)
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
         totals = [reward.total for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
-        algorithm = self.objective.algorithm
         table.advantages = advantages(table, totals, algorithm)
-        table.weight = weights(table, self.config)
+        table.weight = weights(table, config)
         self.show(table, trajectories, rewards)
-        routes = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in prompts}
+        routes = {prompt.id: source.teachers.route(source.metadata.get(prompt.id)) for prompt in prompts}
         reported = {key: route for key, route in routes.items() if route in self.objective.routes}
-        measured |= measure_batch(table, trajectories, rewards, algorithm, self.teachers.by_name, reported)
-        table.metrics = measured | split.metrics()
+        measured = measure_batch(table, trajectories, rewards, algorithm, source.teachers.by_name, reported)
+        table.metrics = rollouts.metrics | measured | split.metrics()
         return table
-
-    def prompts_of(self, index: int) -> list[Prompt]:
-        """Return the prompts of batch `index`, or those that are at its place in the stream."""
-        return prompts_of_batch(self.prompts, self.metadata, self.config, index)
-
-    def prepare(self, group: list[SampledTrajectory]) -> Prepared:
-        """Have a finished group rewarded and scored while others are still sampled."""
-        scoring = self._scoring()
-        scoring.add(group)
-        return Prepared(group, self.rewards.start(group, self.metadata), scoring)
-
-    def _scoring(self) -> Scoring:
-        return Scoring(self.teachers, self.metadata, self.ranks, is_scored_ahead=self.objective.is_scored_ahead)
-
-    def _sample(
-        self, engine: SamplingEngine, prompts: Sequence[Prompt], index: int, policy_version: int
-    ) -> dict[str, Prepared]:
-        """Return the groups by prompt id."""
-        store = None if self.groups is None else FinishedGroups(self.groups, index)
-        stored = {} if store is None else store.load(prompts)
-        prepared = {prompt_id: self.prepare(group) for prompt_id, group in stored.items()}
-
-        def on_group(group: list[SampledTrajectory]) -> None:
-            if store is not None:
-                store.add(group)
-            prepared[group[0].prompt_id] = self.prepare(group)
-
-        missing = [prompt for prompt in prompts if prompt.id not in prepared]
-        self.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
-        return prepared
 
 
 class Objective:

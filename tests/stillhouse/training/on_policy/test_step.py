@@ -13,6 +13,7 @@ from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.algorithms import algorithm_of
+from stillhouse.training.on_policy.batches.source import RolloutSource
 from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
@@ -99,20 +100,19 @@ def new_maker(student: Student, prompts: list[Prompt], metadata: dict[str, Promp
         sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), SamplingSettings.of(config), 512)
         router, rewards = TeacherRouter([Route("teacher", teacher)]), RewardScorer(ToolsConfig())
         objective = Objective(algorithm_of(config), ["teacher"])
-        maker = BatchMaker(
+        source = RolloutSource(
             prompts,
             metadata,
             sampler,
-            engines,
             router,
             rewards,
-            objective,
             config,
-            lambda *shown: None,
             Ranks.single(student.device),
             share=slice(None),
+            is_scored_ahead=objective.is_scored_ahead,
             groups=folder,
         )
+        maker = BatchMaker(source, engines, objective, lambda *shown: None)
         return maker, engines, teacher
 
     return make
