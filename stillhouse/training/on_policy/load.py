@@ -137,7 +137,9 @@ def load_maker(
     toolbox = Toolbox.from_config(job.tools)
     teachers.check(prompts, metadata, lambda prompt: beginning(prompt, toolbox, job.system_prompt))
     # After all that this process itself has on a GPU, whose free memory it measures.
-    started = with_sampler(config, job, student, resources, activity.wait) if ranks.is_first else None
+    started, on_gpu = None, ranks.device.type == "cuda"
+    if ranks.is_first:
+        started = with_sampler(config, job, student, resources, activity.wait, on_gpu=on_gpu)
     config, sleeps = ranks.broadcast(started)
     if config.max_staleness and config.engine_url is None:
         raise ConfigError(
