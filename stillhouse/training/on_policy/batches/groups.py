@@ -18,27 +18,34 @@ from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 
 class FinishedGroups:
-    """The finished groups of batch `index`, a file for each, beside the batches in `folder`."""
+    """The finished groups of batch `index`, a file for each, in `folder`."""
 
     def __init__(self, folder: Path, index: int) -> None:
-        self._folder = folder / f"groups-{index:08d}"
+        # No folder of their own: nobody could remove it while another thread adds a group.
+        self._folder, self._prefix = folder, f"groups-{index:08d}-"
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
         """Store the finished trajectories of one prompt."""
         rows = json.dumps([asdict(trajectory) for trajectory in group], default=np.ndarray.tolist)
-        write_atomic(self._folder / f"{group[0].prompt_id}.json", rows.encode())
+        write_atomic(self._path(group[0].prompt_id), rows.encode())
 
     def load(self, prompts: Sequence[Prompt]) -> dict[str, list[SampledTrajectory]]:
         """Return the stored groups, by prompt id; raise StoreError if one is damaged."""
-        paths = ((prompt, self._folder / f"{prompt.id}.json") for prompt in prompts)
+        paths = ((prompt, self._path(prompt.id)) for prompt in prompts)
         return {prompt.id: _read(path) for prompt, path in paths if path.exists()}
 
     def forget(self, prompt_id: str = "*") -> None:
         """Delete them, or one; called once the whole batch is on disk."""
-        for path in self._folder.glob(f"{prompt_id}.json"):
+        for path in self._folder.glob(self._path(prompt_id).name):
             path.unlink()
-        if self._folder.exists() and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+
+    def _path(self, prompt_id: str) -> Path:
+        return self._folder / f"{self._prefix}{prompt_id}.json"
+
+
+def batches_with_groups(folder: Path) -> list[int]:
+    """Return the batches of which there are finished groups in `folder`."""
+    return sorted({int(path.name.split("-")[1]) for path in folder.glob("groups-*.json")})
 
 
 def _read(path: Path) -> list[SampledTrajectory]:

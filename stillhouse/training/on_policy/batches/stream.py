@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
-from stillhouse.training.on_policy.batches.groups import FinishedGroups
+from stillhouse.training.on_policy.batches.groups import FinishedGroups, batches_with_groups
 from stillhouse.training.on_policy.batches.queue import stored_batch
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
 from stillhouse.training.on_policy.sampling.rollout import StudentRollout
@@ -195,11 +195,10 @@ class RolloutStream(Generic[ReadyT]):
     def _load(self, index: int) -> None:
         """Take in the groups that had finished when the training was killed, but for those that are too old."""
         found: list[tuple[int, int, list[SampledTrajectory]]] = []
-        for folder in (self._folder / _GROUPS).glob("*"):
-            first = int(folder.name.rpartition("-")[2]) * self._size
-            prompts = self._prompts_of(first // self._size)
-            for prompt_id, trajectories in self._store(first).load(prompts).items():
-                place = first + [prompt.id for prompt in prompts].index(prompt_id)
+        for batch in batches_with_groups(self._folder / _GROUPS):
+            prompts = self._prompts_of(batch)
+            for prompt_id, trajectories in self._store(batch * self._size).load(prompts).items():
+                place = batch * self._size + [prompt.id for prompt in prompts].index(prompt_id)
                 found.append((min(one.policy_version for one in trajectories), place, trajectories))
         for version, place, trajectories in sorted(found, key=itemgetter(0, 1)):
             group: Group[ReadyT] = Group(self._prompt(place), version)

@@ -24,7 +24,7 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
     loaded = again.load(prompts)
     assert loaded == {"a": group}
     again.forget()
-    assert not (tmp_path / "groups-00000000").exists()
+    assert not list(tmp_path.iterdir())
     assert again.load(prompts) == {}
 
 
@@ -43,7 +43,6 @@ def test_the_students_most_probable_tokens_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[{", "7", "[7]", '[{"prompt_id": "a"}]', '[{"stop_reason": "answered"}]'])
 def test_a_damaged_group_says_what_to_delete(tmp_path: Path, content: str) -> None:
-    (tmp_path / "groups-00000000").mkdir()
-    (tmp_path / "groups-00000000" / "a.json").write_text(content)
+    (tmp_path / "groups-00000000-a.json").write_text(content)
     with pytest.raises(StoreError, match=r"a\.json: .*Delete"):
         FinishedGroups(tmp_path, 0).load([Prompt("a", [])])
