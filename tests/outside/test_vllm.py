@@ -1,5 +1,6 @@
 """A real vLLM server writes rollouts, scores, and samples for the student; also one that is killed meanwhile."""
 
+import copy
 import hashlib
 import json
 import logging
@@ -9,8 +10,8 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,23 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stillhouse.chat.refs import resolve_model
-from stillhouse.config import Divergence, OnPolicyTeacher, RuntimeConfig
+from stillhouse.chat.template import render
+from stillhouse.config import Divergence, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig, StudentConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
-from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.score import score_tokens
 from stillhouse.store.records import read_trajectories
-from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.sampling.vllm import VllmEngines
+from stillhouse.training.on_policy.sampling.vllm_engine import body_of, read_generation
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer as SamplingServer
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.types import Sample, StopReason
 from tests.outside.interpreted_triton import interpreted_triton
 from tests.outside.vllm_server import CONTEXT, MODEL, VllmServer
+from tests.stillhouse.training.trainings import disturb
 
 pytestmark = [pytest.mark.outside, pytest.mark.vllm, pytest.mark.timeout(1800)]
 
@@ -190,15 +197,13 @@ def test_tokens_that_the_server_is_given_are_scored_as_the_model_scores_them(
         assert all(row <= set(seen) for row, seen in zip(best, top.ids_NK.tolist(), strict=True))
         assert logprobs == pytest.approx(known.gather(1, tokens[0, 1:][scored][:, None])[:, 0].tolist(), abs=1e-4)
     # What samples tells such tokens.
-    server = SamplingServer(embedded_teacher_server.url)
-    engine = VllmEngine(server, MODEL, 1, restore=lambda: None, has_weights=lambda: True)
     prompt = requests[0].token_ids
-    sampled = engine.complete(GenerationRequest(prompt, 12, seed=3, num_best=25))
+    request = GenerationRequest(prompt, 12, seed=3, num_best=25)
+    with closing(SamplingServer(embedded_teacher_server.url)) as server:
+        sampled = read_generation(server.complete({"model": MODEL, **body_of(request)}), request)
     logits = model(torch.tensor([[*prompt, *sampled.completion_ids]])).logits[0, len(prompt) - 1 : -1]
     assert sampled.best_ids_NK is not None
     assert np.sort(sampled.best_ids_NK).tolist() == logits.topk(25).indices.sort().values.tolist()
-    engine.close()
-    server.close()
 
 
 def test_a_server_without_scale_out_gives_its_own_tokens(
@@ -395,3 +400,41 @@ def test_a_sampler_of_the_run_that_is_killed_is_started_again_and_changes_no_wei
     assert weights(student_in(tmp_path / "killed")) == weights(undisturbed)
     [log] = (tmp_path / "killed" / "vllm").iterdir()
     assert log.read_text().count("Application startup complete") == 2
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_new_weights_are_handed_over_while_requests_are_under_way(
+    request: pytest.FixtureRequest, pretrained: Path, tmp_path: Path, parameters: str
+) -> None:
+    server: VllmServer = request.getfixturevalue("sampling_server" if parameters == "lora" else "scoring_server")
+    settings = StudentConfig.model_validate({"parameters": parameters, "dtype": "float32", "max_length": 512})
+    student = load_student(str(pretrained), settings, torch.device("cpu"), seed=0)
+    engines = VllmEngines(student, OnPolicyConfig(engine_url=server.url, max_concurrent=4), tmp_path / "weights")
+    prompt = render(student.tokenizer, [{"role": "user", "content": "Count to 100."}], None, add_generation_prompt=True)
+    size = 0.05 if parameters == "lora" else 0.006
+    with closing(engines), engines.engine(0) as engine:
+        for version in (1, 2):
+            engine.submit(GenerationRequest(prompt, 480, seed=version))
+            while not engines._pool.servers[0].num_under_way:
+                time.sleep(0.01)
+            time.sleep(2.0)
+            old = score(student)
+            disturb(student, size, seed=version)
+            with engines.engine(version):
+                assert engines._pool.servers[0].num_under_way, "it is still under way"
+            done: list[tuple[int, Generation]] = []
+            while not done:
+                done = engine.step()
+            [(_, made)] = done
+            assert set(made.policy_versions) == {version - 1}, "as old as its beginning"
+            ids, sampled = [*prompt, *made.completion_ids], np.array(made.logprobs)
+            off_old, off_new = (np.abs(sampled - of(ids)[len(prompt) :]) for of in (old, score(student)))
+            assert off_old[:8].mean() < 0.1
+            assert (off_old if parameters == "lora" else off_new)[-40:].mean() < 0.1
+            assert (off_new if parameters == "lora" else off_old)[-40:].mean() > 0.2, "the weights differ"
+
+
+def score(student: Student) -> Callable[[list[int]], np.ndarray]:
+    """Return the log-probabilities that the student, as it is now, gives to the tokens of a sequence."""
+    frozen = copy.deepcopy(student.causal_lm)
+    return lambda ids: np.array(score_tokens(frozen, [ids])[0])

@@ -45,7 +45,7 @@ class VllmEngine:
 
     def complete(self, request: GenerationRequest) -> Generation:
         """Return one completion; raise EndpointError if it failed or the answer lacks what training needs."""
-        body, reason, root = _body(request), "", ""
+        body, reason, root = body_of(request), "", ""
         for _ in range(_MAX_LOSSES):
             with self._pool.asked() as asked:
                 root = asked.server.root
@@ -70,7 +70,8 @@ class VllmEngine:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _body(request: GenerationRequest) -> dict[str, Any]:
+def body_of(request: GenerationRequest) -> dict[str, Any]:
+    """Return the body that asks for a completion, but for the model."""
     # Everything that shapes the distribution: vLLM takes what is missing from the model's generation_config.json.
     return {
         "prompt": list(request.prompt_ids),
