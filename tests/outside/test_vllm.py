@@ -347,12 +347,15 @@ def small_distillation(
     }
 
 
-@pytest.mark.parametrize("parameters", ["lora", "full"])
+@pytest.mark.parametrize(
+    ("parameters", "is_pretrained"), [("lora", False), ("full", False), ("lora", True)], ids=["lora", "full", "SmolLM2"]
+)
 def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
-    served_by_vllm: dict[str, Any], tmp_path: Path, parameters: str
+    served_by_vllm: dict[str, Any], pretrained: Path, tmp_path: Path, parameters: str, is_pretrained: bool
 ) -> None:
     store = tmp_path / "store"
-    config = small_distillation("embedded:teacher", "embedded:student", {**served_by_vllm, "store": str(store)})
+    teacher, student = (str(pretrained),) * 2 if is_pretrained else ("embedded:teacher", "embedded:student")
+    config = small_distillation(teacher, student, {**served_by_vllm, "store": str(store)})
     config["student"]["parameters"] = parameters
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     done = subprocess.run(
@@ -360,12 +363,13 @@ def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     logs = {log.name.split("-", 1)[1] for log in (store / "vllm").iterdir()}
-    assert {"embedded-teacher.log", "embedded-student.log"} <= logs
-    assert len(logs) >= 4, "the trained students are measured, too"
+    assert {f"{Path(model).name.replace(':', '-')}.log" for model in (teacher, student)} <= logs
+    assert len(logs) >= 3, "the trained students are measured, too"
     assert all(abs(ratio) < 0.05 for ratio in metrics(student_in(store), "on_policy/log_ratio_mean"))
     [rollouts] = (store / "artifacts" / "rollouts").glob("*/trajectories.jsonl")
     trajectories = list(read_trajectories(rollouts))
-    assert any(len(trajectory.turns) > 1 for trajectory in trajectories), "calls of tools are read"
+    # SmolLM2 hardly calls tools.
+    assert is_pretrained or any(len(trajectory.turns) > 1 for trajectory in trajectories), "calls of tools are read"
     assert all(turn.completion_ids for trajectory in trajectories for turn in trajectory.turns)
 
 
