@@ -133,6 +133,19 @@ def test_the_first_process_has_a_server_sample_and_another_score_for_all(
     assert_same(weights, expected, together, alone)
 
 
+def test_a_server_samples_for_all_processes_while_they_train(
+    new_on_policy_job: Callable[..., TrainJob], pair: Any, serve: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    settings = {"engine_url": serve("embedded:student", "student"), "max_staleness": 2, "num_steps": 6}
+    job = new_on_policy_job(tmp_path / "2", STEPS | settings)
+    pair.run(trained, job)
+    measured = rows(job)
+    assert len(measured) == 6
+    assert 0.0 < max(row["on_policy/staleness_max"] for row in measured) <= 2.0
+    # Those of the first batch are of the newest weights: all processes handed them over.
+    assert measured[0]["on_policy/log_ratio_abs_max"] < 1e-3
+
+
 def test_a_device_of_a_teacher_is_refused_where_processes_share_it(
     new_on_policy_job: Callable[..., TrainJob], pair: Any, tmp_path: Path
 ) -> None:
