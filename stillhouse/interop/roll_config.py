@@ -64,6 +64,10 @@ def _map_on_policy(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     mapper.apply(body, KEYS)
     mapper.fill(training_defaults("on_policy") + (() if is_given else _ROLLOUT_DEFAULTS))
     settle_group(mapper)
+    updates = (mapper.get("on_policy.num_passes") or 1) * (mapper.get("on_policy.num_substeps") or 1)
+    if updates > 1 and (batches := mapper.get("on_policy.max_staleness")):
+        # ROLL counts batches.
+        mapper.replace("on_policy.max_staleness", batches * updates)
     set_algorithm(mapper)
     if isinstance(rewards, dict):
         _map_rewards(rewards, mapper)

@@ -11,6 +11,8 @@ _FEWER: Final = Approximated(
     "names more devices than num_nodes x num_gpus_per_node, which the training takes: raise runtime.num_hosts for more"
 )
 
+_IN_TURN: Final = Approximated("the devices that train also sample, in turn: on_policy.max_staleness is 0")
+
 
 def map_devices(body: JsonObject, mapper: ConfigMapper) -> None:
     """Map the devices that train, and pop their keys from `body`; transformers samples where no others are left."""
@@ -36,6 +38,8 @@ def map_devices(body: JsonObject, mapper: ConfigMapper) -> None:
     if num > 1 and trainer != "sft_train" and (samples & trains or num // hosts == gpus):
         section(body, sampler).pop("device_mapping", None)
         mapper.set("runtime.engine", "transformers", key, mapping)
+        if ratio := body.pop("async_generation_ratio", 0):
+            mapper.skip(_IN_TURN, "async_generation_ratio", ratio)
 
 
 def _numbers(mapping: Any) -> set[int]:

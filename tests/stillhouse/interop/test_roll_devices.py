@@ -118,3 +118,11 @@ def test_what_rolls_example_becomes_trains_in_two_processes(
     facts = train(job, NoProgress())
     assert (facts["steps"], facts["num_processes"]) == (2, 2)
     assert facts["final"]["on_policy/grad_norm"] > 0.0
+
+
+def test_asynchrony_counts_updates_and_is_told_where_the_devices_that_train_sample(placed: Any) -> None:
+    apart = placed("list(range(0,4))", "list(range(4,8))", async_generation_ratio=1, ppo_epochs=2)[0]
+    assert apart.on_policy.max_staleness == 2
+    together, unmapped = placed("list(range(0,8))", "list(range(0,8))", async_generation_ratio=1)
+    assert together.on_policy.max_staleness == 0
+    assert "async_generation_ratio" in unmapped

@@ -50,7 +50,6 @@ def test_both_ways_of_distilling_at_once_are_refused(roll: Convert) -> None:
         ({"pg_clip": 0.3, "dual_clip_loss": False}, {"ppo_clip": (0.3, 0.3), "algorithm": "sampled_kl"}),
         ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, {"ppo_clip": (0.2, 0.28)}),
         ({"ppo_epochs": 2, "advantage_clip": 5.0}, {"num_passes": 2, "num_steps": 2048, "adv_clip": 5.0}),
-        ({"async_generation_ratio": 1}, {"max_staleness": 1}),
         ({"loss_agg_mode": "token-mean"}, {"aggregation": "token_mean"}),
         ({"loss_agg_mode": "seq-mean-token-sum-norm"}, {"aggregation": "constant"}),
         ({"pure_opd_pipeline_type": "agentic"}, {"loss_fn": "reinforce", "max_turns": 10}),
