@@ -16,7 +16,7 @@ from benchmarks.gpu.models import build, shape_of
 from benchmarks.gpu.parts.on_policy import equal_lengths
 from benchmarks.gpu.plan import Row
 from benchmarks.on_policy.workload import prompts
-from benchmarks.sft.workload import word_tokenizer
+from benchmarks.sft.workload import SHAPES, word_tokenizer
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.vllm.environment import vllm_python
@@ -58,7 +58,8 @@ def _runtime(engine: str, folder: Path, bench: Bench) -> RuntimeConfig:
 def _job(folder: Path, runtime: RuntimeConfig, bench: Bench) -> TrainJob:
     """Write models and prompts, and return the job that trains on them."""
     lengths, count = (equal_lengths(16, 8), 4) if bench.tiny else (equal_lengths(128, 512), 256)
-    student, teacher = (shape_of(size, bench) for size in ("0.6B", "1.7B"))
+    # vLLM's kernels for the CPU take no narrower heads.
+    student, teacher = (SHAPES["narrow"] if bench.tiny else shape_of(size, bench) for size in ("0.6B", "1.7B"))
     for seed, (name, shape) in enumerate((("student", student), ("teacher", teacher))):
         build(shape, bench, parameters="frozen", seed=seed).causal_lm.save_pretrained(folder / name)
         word_tokenizer(shape.vocabulary).save_pretrained(folder / name)
