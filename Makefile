@@ -122,6 +122,7 @@ bench-sft: setup
 ## bench-on-policy  on-policy distillation beside TRL's DistillationTrainer: step time, memory, the same losses
 bench-on-policy: setup
 	$(BIN)/python -m benchmarks.on_policy --json runs/bench/on_policy.json
+	$(BIN)/python -m benchmarks.on_policy.overlap --json runs/bench/overlap.json
 
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
