@@ -351,12 +351,21 @@ def small_distillation(
     ("parameters", "is_pretrained"), [("lora", False), ("full", False), ("lora", True)], ids=["lora", "full", "SmolLM2"]
 )
 def test_a_distillation_whose_models_are_all_served_by_vllm_that_it_starts(
-    served_by_vllm: dict[str, Any], pretrained: Path, tmp_path: Path, parameters: str, is_pretrained: bool
+    served_by_vllm: dict[str, Any],
+    pretrained: Path,
+    folder: Path,
+    tmp_path: Path,
+    parameters: str,
+    is_pretrained: bool,
 ) -> None:
     store = tmp_path / "store"
     teacher, student = (str(pretrained),) * 2 if is_pretrained else ("embedded:teacher", "embedded:student")
     config = small_distillation(teacher, student, {**served_by_vllm, "store": str(store)})
     config["student"]["parameters"] = parameters
+    if is_pretrained:
+        # What it can answer.
+        config["prompts"] = {"source": str(folder / "prompts.jsonl"), "held_out_fraction": 0.2}
+        config["rollouts"]["max_tokens"] = 96
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     done = subprocess.run(
         [STILLHOUSE, "distill", tmp_path / "config.yaml"], capture_output=True, text=True, check=False
