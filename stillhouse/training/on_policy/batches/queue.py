@@ -29,21 +29,14 @@ class BatchQueue:
     folder: Path
     """Holds the batches."""
 
-    def __post_init__(self) -> None:
-        self._current: RolloutTable | None = None
-
     def get(self, index: int, policy_version: int) -> RolloutTable:
         """Return batch `index`, which is made unless it is there. Raises what making a batch raises."""
-        if self._current is None or self._current.index != index:
-            self._current = stored_batch(self.folder, index)
-        if self._current is None:
-            self._current = self._make(index, self.begin(index, policy_version))
-        return self._current
+        found = stored_batch(self.folder, index)
+        return self._make(index, self.begin(index, policy_version)) if found is None else found
 
     def keep(self, batch: RolloutTable) -> None:
-        """Replace the batch that was handed out last, also on disk."""
+        """Replace a batch on disk."""
         write_batch(_path(self.folder, batch.index), batch)
-        self._current = batch
 
     def forget_before(self, index: int) -> None:
         """Delete batches that no checkpoint leads back to."""
