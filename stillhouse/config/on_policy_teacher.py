@@ -51,7 +51,8 @@ class OnPolicyTeacher(Section):
     model: str | None = None
     """Model ref, or the model's name on the server; `base` and `ema` have none."""
     base_url: Address | None = None
-    """Address of the server, such as `http://127.0.0.1:8000/v1`."""
+    """Address of the server, such as `http://127.0.0.1:8000/v1`; None has the run start a vLLM for the model ref, once
+    `make vllm` has set it up."""
     api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""
     top_k: int | None = later_field(None, ge=1)
@@ -93,6 +94,11 @@ class OnPolicyTeacher(Section):
     def is_local(self) -> bool:
         """Return whether its full distribution is available, not only log-probabilities of some tokens."""
         return self.kind not in _SERVED_KINDS
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether `model` is a ref: of a model in this process, or behind vLLM that the run starts."""
+        return self.kind in ("local", "vllm") and self.base_url is None
 
     @property
     def is_student(self) -> bool:
@@ -146,7 +152,10 @@ class OnPolicyTeacher(Section):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        for name, is_needed in {"model": not self.is_student, "base_url": not self.is_local}.items():
+        needed = {"model": not self.is_student}
+        if self.kind != "vllm":
+            needed["base_url"] = not self.is_local
+        for name, is_needed in needed.items():
             if is_needed != (getattr(self, name) is not None):
                 verb = "needs" if is_needed else "has no use for"
                 raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} {verb} `{name}`")
@@ -155,7 +164,7 @@ class OnPolicyTeacher(Section):
     @model_validator(mode="after")
     def _has_nothing_of_another_kind(self) -> Self:
         unused = {
-            "api_key_env": self.is_local,
+            "api_key_env": self.is_local or self.is_here,
             **dict.fromkeys(_MODEL_FIELDS, not self.is_local or self.kind == "ema"),
             "template": self.is_student or self.alignment == "bytes",
             "chat_template_kwargs": not self.reads_own_template,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stillhouse.config import DistillConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.forecast.model_size import ModelSize
-from stillhouse.inference.vllm.environment import gpus, vllm_python
+from stillhouse.inference.vllm.environment import gpus, python_for_teacher, vllm_python
 from stillhouse.inference.vllm.launch import server_bytes
 
 if TYPE_CHECKING:
@@ -30,9 +30,13 @@ _STATES: Final = {"adamw": 8, "adamw_8bit": 2, "muon": 4}
 def layout_of(config: DistillConfig, devices: str | None = None) -> list[str]:
     """Return what the trainings of a config take of a host's `devices`, such as `8x80GiB`, or of this machine's.
 
-    Raises as `check_layout`, and ConfigError for another form.
+    Raises as `check_layout`, and ConfigError for another form, or where this machine has no vLLM that it needs.
     """
     runtime, found = config.runtime, [] if config.runtime.training_deployment else _gpus_for(config.runtime)
+    if devices is None and not runtime.training_deployment:
+        for teacher in (*config.on_policy.teachers, *config.sft.teachers):
+            if teacher.kind == "vllm" and teacher.is_here:
+                python_for_teacher(teacher, runtime)
     if devices is not None:
         if (form := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)GiB", devices)) is None:
             raise ConfigError(f"--devices {devices}: expected the number of a host's GPUs and their memory, as 8x80GiB")
@@ -98,14 +102,15 @@ def check_layout(job: "TrainJob", found: Sequence[int]) -> Iterator[tuple[str, b
 
 
 def _local(job: "TrainJob") -> list[OnPolicyTeacher]:
-    """Return the teachers that have weights of their own on GPUs."""
+    """Return the teachers that have weights of their own on GPUs of this host."""
     config = job.on_policy
     if config is None or not config.needs_teacher or config.source == "rollouts":
         return []
     ref = config.teacher or job.teacher_ref
     default = () if ref is None else (OnPolicyTeacher(name="teacher", model=ref),)
-    kinds = ("local", "base") if job.student.parameters == "full" else ("local",)
-    return [one for one in config.teachers or default if one.kind in kinds and one.device != "cpu"]
+    copies = job.student.parameters == "full"
+    has_own = (one for one in config.teachers or default if one.is_here or (one.kind == "base" and copies))
+    return [one for one in has_own if one.device != "cpu"]
 
 
 def _held(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSize]) -> list[dict[str, float]]:
@@ -114,8 +119,15 @@ def _held(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSize])
     student, itemsize = sizes[job.student_ref], 4 if job.student.dtype == "float32" else 2
     is_full, whole = job.student.parameters == "full", itemsize * student.weights
     share, held = _student(job, student, itemsize, num_ranks), [dict[str, float]() for _ in found]
+    idle = range(num, len(found))
     for teacher in _local(job):
         size, name = sizes[teacher.model or job.student_ref], f"teacher {Path(teacher.model or teacher.name).name}"
+        if teacher.kind == "vllm":
+            parallel = _num_gpus(2 * size.weights, found)
+            for number in (idle or range(num))[-parallel:]:
+                held[number][f"vLLM of {name}"] = server_bytes(2 * size.weights, parallel)
+            idle = idle[:-parallel] or idle
+            continue
         parts = share if teacher.device is None else held[int(teacher.device.partition(":")[2] or 0)]
         needed = size.weights * {"float32": 4, "bfloat16": 2}.get(teacher.dtype, itemsize) / num_ranks
         parts[name] = parts.get(name, 0) + (size.quantised(itemsize) if teacher.dtype == "4bit" else needed)
@@ -133,8 +145,8 @@ def _held(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSize])
             batch = math.ceil(config.prompts_per_step * config.group_size / num_ranks)
             caches = min(config.max_concurrent, batch) * longest * student.cache * itemsize / 2
         elif config.engine_url is None:
-            parallel = next((n for n in (1, 2, 4) if server_bytes(whole, n) * _ERROR <= found[-1]), 8)
-            for number in range(num, len(found)) or range(min(parallel, num)):
+            parallel = _num_gpus(whole, found)
+            for number in idle or range(min(parallel, num)):
                 # A single GPU samples and trains in turn.
                 parts = sampling if len(found) == 1 and config.max_staleness == 0 else held[number]
                 parts["vLLM"] = server_bytes(whole, parallel)
@@ -147,6 +159,11 @@ def _held(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSize])
         parts |= sampling if sum(sampling.values()) > step else {"a step": step}
         parts |= {_CACHES: more} if more > 0 else {}
     return held
+
+
+def _num_gpus(weights: float, found: Sequence[int]) -> int:
+    """Return on how many GPUs a server has weights of so many bytes."""
+    return next((n for n in (1, 2, 4) if server_bytes(weights, n) * _ERROR <= found[-1]), 8)
 
 
 def _student(job: "TrainJob", size: ModelSize, itemsize: int, num_ranks: int) -> dict[str, float]:
@@ -172,7 +189,7 @@ def _remedies(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSi
     }
     if job.on_policy is not None:
         tried["on_policy.max_concurrent"] = [most >> by for by in range(1, 6)]
-        tried |= {"on_policy.teachers.dtype": ["4bit"], "on_policy.teachers.kind": ["vllm"]}
+        tried |= {"on_policy.teachers.dtype": ["4bit"], "on_policy.teachers.base_url": ["a server elsewhere"]}
         job = _changed(job, "on_policy.teachers", tuple(_local(job)))
 
     def need(variant: "TrainJob") -> float:

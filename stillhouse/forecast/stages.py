@@ -104,7 +104,7 @@ class Forecast:
             teachers, rollouts = self.config.sft.teachers, self.config.rollouts
             turns, longest = rollouts.max_turns + 1, rollouts.max_tokens
             count = found.num_to_come + found.num_paid
-        served = [teacher for teacher in teachers if not teacher.is_local]
+        served = [teacher for teacher in teachers if not (teacher.is_local or teacher.is_here)]
         if not served:
             return []
         prompt = sum(found.lengths.values()) / max(len(found.lengths), 1)

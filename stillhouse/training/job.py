@@ -143,7 +143,7 @@ class TrainJob(BaseModel):
             teacher = self.sft.scoring_teacher(self.teacher_ref)
             if teacher is not None:
                 model = str(teacher.model)
-                facts["teachers"] = {teacher.name: model_identity(model) if teacher.is_local else model}
+                facts["teachers"] = {teacher.name: model_identity(model) if teacher.is_here else model}
         if self.sft is not None:
             facts["sources"] = [source_fingerprint(source) for source in self.sft.sources]
         if self.prompts_file is not None and self.on_policy is not None:
@@ -197,7 +197,7 @@ def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonO
     return {
         teacher.name: (
             model_identity(teacher.model)
-            if teacher.model and (teacher.kind == "local" or teacher.template == "own")
+            if teacher.model and (teacher.is_here or teacher.template == "own")
             else teacher.model or teacher.kind
         )
         for teacher in config.teachers

@@ -66,7 +66,7 @@ class Answering:
             if not prompts:
                 return PairFinding(name, "unknown", "none of the prompts measured on is routed to it")
             if (scorer.model, scorer.base_url) != (teacher.model, teacher.base_url):
-                is_served = scorer.kind != "local"
+                is_served = not scorer.is_here
                 teacher = TeacherConfig(model=scorer.model, base_url=scorer.base_url)
                 if scorer.api_key_env is not None:
                     runtime = self.context.runtime.model_copy(update={"api_key_env": scorer.api_key_env})

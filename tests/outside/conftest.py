@@ -4,6 +4,7 @@ What is downloaded stays in STILLHOUSE_OUTSIDE (by default `~/.cache/stillhouse/
 tests that need it are skipped, saying so.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from tests.outside.containers import PROGRAMS, PYTHON_IMAGE, ROOT, Containers
 from tests.outside.hosts import PROGRAMS as MACHINE_PROGRAMS
 from tests.outside.hosts import Network
 from tests.outside.vllm_server import VllmServer
+from tests.outside.vllm_trainings import COUNTRIES
 
 
 def installed(command: Sequence[str | Path], what: str) -> None:
@@ -131,3 +133,10 @@ def network(tmp_path: Path) -> Iterator[Network]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     with Network(tmp_path) as network:
         yield network
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"What is the capital of {country}?"} for country in COUNTRIES]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 import pynvml
 
-from stillhouse.config import RuntimeConfig
+from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
 
 _FIRST_VERSION: Final = (0, 32)
 """Of which the flags and routes are used."""
-_REMEDY: Final = "run `make vllm`, name another Python in runtime.vllm_python, or set runtime.engine to `transformers`"
+_REMEDY: Final = "run `make vllm`, or name another Python in runtime.vllm_python"
 
 
 class Gpu(NamedTuple):
@@ -45,11 +45,24 @@ def vllm_python(runtime: RuntimeConfig) -> Path | None:
     elif runtime.engine == "auto":
         return None
     else:
-        raise ConfigError(f"runtime.engine is `vllm`, of which there is no environment at {made}; {_REMEDY}")
+        raise ConfigError(f"vLLM has no environment at {made}; {_REMEDY}")
     version = _version(python)
     if tuple(map(int, version.split(".")[:2])) < _FIRST_VERSION:
         expected = ".".join(map(str, _FIRST_VERSION))
         raise ConfigError(f"{python} has vLLM {version}, expected {expected} or later; {_REMEDY}")
+    return python
+
+
+def python_for_teacher(settings: OnPolicyTeacher, runtime: RuntimeConfig) -> Path:
+    """Return the Python that serves a teacher without an address; raise ConfigError if it is missing or too old."""
+    try:
+        python = vllm_python(runtime.model_copy(update={"engine": "vllm"}))
+    except ConfigError as error:
+        raise ConfigError(
+            f"teacher {settings.name!r} of kind `vllm` has no base_url, so that the run starts its server: {error}. Or "
+            "give it the base_url of a server, or the kind `local`"
+        ) from error
+    assert python is not None
     return python
 
 

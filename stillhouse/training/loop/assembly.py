@@ -50,7 +50,7 @@ def build_trainer(
     config = section.trainer
     ranks = ranks or Ranks.single(student.device)
     passes = Passes(student, ranks, config)
-    student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
+    student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps, ranks.device)
     if compiled:
         passes.compiling = partial(compiler_settings, suppress_errors=config.compile == "auto")
     checkpointed = wants_checkpointing(

@@ -83,8 +83,10 @@ def compiler_settings(*, suppress_errors: bool) -> Any:
     return torch._dynamo.config.patch(recompile_limit=_RECOMPILE_LIMIT, suppress_errors=suppress_errors)
 
 
-def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Return whether the student's blocks and the loss are compiled; `auto` leaves out adapters that compile in pieces.
+def wants_compile(student: Student, config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
+    """Return whether blocks and loss of a student, which will train on `device`, are compiled.
+
+    `auto` leaves out adapters that compile in pieces.
 
     Raises:
         ConfigError: as `pays_to_compile`.
@@ -92,7 +94,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
     settings = None if student.model is student.causal_lm else student.model.peft_config["default"]
     if config.compile == "auto" and settings is not None and settings.target_parameters:
         return False
-    return pays_to_compile(config, num_steps, student.device)
+    return pays_to_compile(config, num_steps, device)
 
 
 def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:

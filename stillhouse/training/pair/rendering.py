@@ -52,7 +52,7 @@ def read_by_template(
     if settings.reads_own_template:
         return Reading(PairFinding(name, "fine", "it reads its own template's rendering"))
     # What a server calls its model need not be a folder or a name of the hub, which is asked for a minute if offline.
-    if settings.model is None or not (settings.is_local or set("/:") & set(settings.model)):
+    if settings.model is None or not (settings.is_here or set("/:") & set(settings.model)):
         reason = "its tokenizer is not at hand: give the folder or hub name as `model`"
         return Reading(PairFinding(name, "unknown", f"its own rendering is not known: {reason}"))
     stop_warning = num_shared = None

@@ -31,6 +31,7 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
+        ("vllm", {"base_url": None, "api_key_env": "KEY"}, "api_key_env"),
         ("local", {"model": None}, "`model`"),
         ("vllm", {"model": None}, "`model`"),
         ("base", {"model": "m"}, "`model`"),
@@ -50,6 +51,12 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
 def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=f"'t' .*'{kind}' .*{message}"):
         teacher(kind, **settings)
+
+
+def test_a_model_is_on_this_machine_in_the_process_or_behind_vllm_without_an_address() -> None:
+    here = [teacher("local"), teacher("vllm", base_url=None)]
+    elsewhere = [teacher(kind) for kind in ("base", "ema", "vllm", "sglang", "echo")]
+    assert [one.is_here for one in (*here, *elsewhere)] == [True] * 2 + [False] * 5
 
 
 def test_values_for_a_template_go_with_the_teachers_own_and_configs_without_one_keep_their_dumps() -> None:

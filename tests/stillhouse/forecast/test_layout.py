@@ -98,7 +98,7 @@ def test_a_training_that_cannot_fit_is_refused_with_what_makes_it_fit() -> None:
 
 def test_a_teacher_that_does_not_fit_may_be_in_4_bits_or_on_a_server() -> None:
     student = {"model": "Qwen/Qwen3-1.7B"}
-    with pytest.raises(ConfigError, match=r"teachers\.dtype to 4bit or on_policy\.teachers\.kind to vllm"):
+    with pytest.raises(ConfigError, match=r"teachers\.dtype to 4bit or on_policy\.teachers\.base_url to a server"):
         layout("1x48GiB", student=student, teachers=[LARGE], max_concurrent=8)
     (small,) = layout("1x48GiB", student=student, teachers=[{**LARGE, "dtype": "4bit"}], max_concurrent=8)
     assert needed(small)["teacher Qwen3-32B"] == pytest.approx(17.9, abs=0.1)
@@ -136,6 +136,34 @@ def test_vllm_has_gpus_of_its_own_or_one_in_turn() -> None:
     assert needed(in_turn).keys() == {"student", "adapter", "vLLM"}
     (at_once,) = layout("1x80GiB", student=student, runtime={"engine": "vllm"}, teachers=[SERVED], max_staleness=1)
     assert needed(at_once).keys() == {"student", "adapter", "vLLM", "a step"}
+
+
+def test_a_teacher_behind_vllm_that_the_run_starts_has_idle_gpus_before_those_that_sample() -> None:
+    teacher = {**LARGE, "kind": "vllm"}
+    runtime = {"engine": "vllm", "launcher": "torchrun", "num_processes": 4}
+    train, sample, score = layout("8x80GiB", runtime=runtime, teachers=[teacher])
+    assert "GPU 0 to 3 " in train
+    assert "teacher" not in train
+    assert "GPU 4 to 5 (vLLM" in sample
+    assert "GPU 6 to 7 " in score
+    assert needed(score) == {"vLLM of teacher Qwen3-32B": 37.6}
+    train, both = layout("2x80GiB", student={"model": "Qwen/Qwen3-8B"}, runtime={"engine": "vllm"}, teachers=[teacher])
+    assert "teacher" not in train
+    assert needed(both).keys() == {"vLLM of teacher Qwen3-32B", "vLLM"}
+
+
+def test_a_plan_for_this_machine_says_that_it_has_no_vllm_for_a_teacher(tmp_path: Path) -> None:
+    teachers = [{**LARGE, "kind": "vllm"}]
+    body = {
+        "student": FULL,
+        "sft": {"enabled": False},
+        "on_policy": {"enabled": True, "teachers": teachers, "max_concurrent": 8},
+        "runtime": {"vllm_python": str(tmp_path / "none")},
+    }
+    config = parse_config({**body, "teacher": {"model": "Qwen/Qwen3-32B"}}, "test")
+    with pytest.raises(ConfigError, match=r"'large'.*base_url"):
+        layout_of(config)
+    assert layout_of(config, "1x200GiB")
 
 
 def test_a_teacher_is_on_the_gpu_that_it_names() -> None:

@@ -66,6 +66,6 @@ def _tokenizer(settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
     if ref is None:
         return None
     is_here = ref.startswith("embedded:") or Path(ref).expanduser().is_dir()
-    if settings.kind != "local" and not settings.reads_own_template and not is_here:
+    if not (settings.is_here or settings.reads_own_template or is_here):
         return None
     return load_tokenizer(ref, settings.chat_template_kwargs)

@@ -1,4 +1,4 @@
-"""Models behind servers that are started as vLLM is; the real one is in `tests/outside/test_vllm.py`."""
+"""Models behind servers that are started as vLLM is; the real one is in `tests/outside/test_vllm_started.py`."""
 
 import asyncio
 import os

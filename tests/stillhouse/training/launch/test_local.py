@@ -89,8 +89,12 @@ def assert_same_training(job: TrainJob, expected: TrainJob, section: str = "sft"
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_student_that_one_trains(sft_job, tmp_path: Path):
+@pytest.mark.parametrize("compiled", ["off", "on"])
+def test_two_processes_train_the_student_that_one_trains(sft_job, tmp_path: Path, compiled: str):
     alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **TOGETHER)
+    assert together.sft is not None
+    trainer = together.sft.trainer.model_copy(update={"compile": compiled})
+    together = together.model_copy(update={"sft": together.sft.model_copy(update={"trainer": trainer})})
     facts = [train(job, NoProgress()) for job in (alone, together)]
     assert facts[0]["steps"] == facts[1]["steps"] > 10
     assert facts[0]["trained_tokens"] == facts[1]["trained_tokens"]

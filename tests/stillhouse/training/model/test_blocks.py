@@ -175,15 +175,15 @@ def test_a_compiler_that_does_not_work_is_found_out_and_said(
 @pytest.mark.parametrize(("setting", "expected"), [("on", True), ("off", False), ("auto", False)])
 def test_on_a_cpu_only_on_compiles(new_student, setting: str, expected: bool):
     config = TrainerConfig(compile=setting)
-    assert wants_compile(new_student("full"), config, 10 * MIN_COMPILED_STEPS) is expected
+    assert wants_compile(new_student("full"), config, 10 * MIN_COMPILED_STEPS, CPU) is expected
 
 
 def test_compiling_without_a_compiler_is_refused(new_student, monkeypatch: pytest.MonkeyPatch):
     student = new_student("full")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"g\+\+"):
-        wants_compile(student, TrainerConfig(compile="on"), 10)
-    assert not wants_compile(student, TrainerConfig(), 10)
+        wants_compile(student, TrainerConfig(compile="on"), 10, CPU)
+    assert not wants_compile(student, TrainerConfig(), 10, CPU)
 
 
 @pytest.mark.gpu
@@ -191,8 +191,8 @@ def test_compiling_without_a_compiler_is_refused(new_student, monkeypatch: pytes
 def test_auto_compiles_long_trainings_on_cuda_to_the_same_hidden_states(tiny_model: str, kind: str):
     config = StudentConfig.model_validate({"dtype": "float32", **KINDS[kind]})
     plain, compiled = (load_student(tiny_model, config, torch.device("cuda"), seed=0) for _ in range(2))
-    assert not wants_compile(compiled, TrainerConfig(), MIN_COMPILED_STEPS - 1)
-    assert wants_compile(compiled, TrainerConfig(), MIN_COMPILED_STEPS)
+    assert not wants_compile(compiled, TrainerConfig(), MIN_COMPILED_STEPS - 1, torch.device("cuda"))
+    assert wants_compile(compiled, TrainerConfig(), MIN_COMPILED_STEPS, torch.device("cuda"))
     prepare_blocks(compiled.causal_lm, compiled=True, checkpointed=True)
     for width in (16, 40, 33):
         inputs = torch.randint(100, (1, width), device="cuda")

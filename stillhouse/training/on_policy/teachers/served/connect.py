@@ -22,6 +22,7 @@ from stillhouse.inference.scoring.sglang_api import SglangApi
 from stillhouse.store import ArtifactStore
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served.given_ids import GivenIdsScorer
+from stillhouse.training.on_policy.teachers.served.started import with_server
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.shared_ids import SharedIds
 from stillhouse.training.on_policy.teachers.teacher import Alignment
@@ -47,7 +48,7 @@ def connect(
     max_outage_s: float = MAX_OUTAGE_S,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
-    """Return the served teacher of `settings`, checked by `probe_server`.
+    """Return the served teacher of `settings`, checked by `probe_server`. One without an address has its server started.
 
     `tokenizer` is of the teacher's input, and `alignment` leads from its tokens to the student's; None if they are the
     same. For a `divergence` of reverse KLs it scores the student's most probable tokens, where the server can. A server
@@ -57,13 +58,14 @@ def connect(
         AuthenticationError: the key is missing or refused.
         EndpointError: the server does not answer, does not know the model, or gives no log-probabilities.
         TrainingError: it has another vocabulary than `tokenizer`.
-        ConfigError: its log-probabilities ignore the temperature.
+        ConfigError: its server cannot be started, or its log-probabilities ignore the temperature.
         StoreError: the ledger cannot be opened.
     """
-    assert settings.base_url is not None
-    assert settings.model is not None
     resources = ExitStack()
     with ExitStack() as opened:
+        settings = with_server(settings, runtime, opened, say)
+        assert settings.base_url is not None
+        assert settings.model is not None
         key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
         server = ModelServer(settings.base_url, key, runtime.request_timeout_s, model=settings.model)
         opened.callback(server.close)
