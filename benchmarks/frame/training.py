@@ -120,7 +120,7 @@ class Speed:
 RecordT = TypeVar("RecordT", bound=TrainingRecord)
 
 
-def run_side(module: str, job: TrainingJob, record: type[RecordT], trl: Path) -> RecordT:
+def run_side(module: str, job: TrainingJob, record: type[RecordT], trl: Path, num_processes: int = 1) -> RecordT:
     """Runs one side's training to its end.
 
     Args:
@@ -128,6 +128,7 @@ def run_side(module: str, job: TrainingJob, record: type[RecordT], trl: Path) ->
         job: the training; its scratch folder is emptied first and removed afterwards.
         record: type of the record.
         trl: folder that holds TRL.
+        num_processes: with several, by torchrun, of which the first writes the record.
 
     Raises:
         RuntimeError: it failed; the message ends with its standard error.
@@ -136,8 +137,10 @@ def run_side(module: str, job: TrainingJob, record: type[RecordT], trl: Path) ->
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     (scratch / "job.json").write_text(json.dumps(asdict(job)), encoding="utf-8")
+    together = ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "-m"]
+    launcher = together if num_processes > 1 else []
     done = subprocess.run(
-        [sys.executable, "-m", module, str(scratch / "job.json"), str(scratch / "record.json")],
+        [sys.executable, "-m", *launcher, module, str(scratch / "job.json"), str(scratch / "record.json")],
         cwd=_ROOT,
         env={
             **os.environ,

@@ -6,6 +6,7 @@ Settings are fields of `DistillationConfig` or `GRPOConfig`. The trainers are TR
 completions where their prompts say, and looks at the clock around their sampling and the teacher's passes.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
     surroundings = {"output_dir": job.scratch, "use_cpu": True, "dataloader_pin_memory": False}
     settings = {
         "max_steps": job.num_steps,
-        "per_device_train_batch_size": job.batch_size,
+        "per_device_train_batch_size": job.batch_size // int(os.environ.get("WORLD_SIZE", "1")),
         "learning_rate": job.learning_rate,
         "lr_scheduler_type": "cosine",
         "weight_decay": job.weight_decay,
@@ -157,4 +158,6 @@ def _run(trainer: Any, student: Any, tokenizer: Any, prompts: Sequence[Any], **a
 
 
 if __name__ == "__main__":
-    main(OnPolicyJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    made = main(OnPolicyJob.read(Path(sys.argv[1])))
+    if os.environ.get("RANK", "0") == "0":
+        made.write(Path(sys.argv[2]))
