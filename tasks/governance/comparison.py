@@ -24,7 +24,7 @@ from tasks.run.interruption import run_until_done
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=2, result="against {reference}", removed={"confidence": 0.95})
+COMPARISON = Stage("comparison", version=2, result="against {reference}")
 COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
