@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, Self, overload
 
 from stillhouse.errors import ConfigError
@@ -133,10 +134,7 @@ def reward(
     not positive, or a file in `files` does not exist.
     """
     validate_limits("reward", timeout_s=timeout_s)
-
-    def decorate(decorated: Callable[..., Any]) -> Reward:
-        return Reward.of(
-            decorated, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
-        )
-
+    decorate = partial(
+        Reward.of, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
+    )
     return decorate if function is None else decorate(function)
