@@ -19,6 +19,22 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 _REASONING: Final = "reasoning.encrypted_content"
 _NO_REASONING: Final = re.compile(r"gpt-[34]|chatgpt|gpt-.*-chat")
 """Models that refuse to be asked for it: those that do not reason."""
+_RESPONSES_ALONE: Final = re.compile(
+    r"o[13]-pro|gpt-[\d.]+-pro|gpt-[\d.]+-codex|codex-|o[34](?:-mini)?-deep-research|computer-use|gpt-daybreak"
+    r"|gpt-[\d.]+-(?:cyber|rosalind)|gpt-rosalind|gpt-[\d.]+-astra-law"
+)
+_NO_CALLS_AFTER_THOUGHT: Final = (5, 4)
+"""First version of gpt whose chat completions take tools only with the effort `none`."""
+
+
+def needs_responses(model: str, *, has_tools: bool, effort: str | None) -> bool:
+    """Return whether a model is asked through this API: https://platform.openai.com/docs/models."""
+    if _RESPONSES_ALONE.match(model):
+        return True
+    version = re.match(r"gpt-(\d+)(?:\.(\d+))?", model)
+    if version is None or not has_tools or effort == "none":
+        return False
+    return (int(version[1]), int(version[2] or 0)) >= _NO_CALLS_AFTER_THOUGHT
 
 
 class Responses(Api):
