@@ -17,12 +17,12 @@ from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
+_LOG = logging.getLogger(__name__)
 _MARK: Final = {"cache_control": {"type": "ephemeral"}}
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _TIERS: Final = {"auto": "auto", "default": "standard_only"}
 _NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
 _NO_EFFORT: Final = "rollouts.reasoning_effort {!r}: Anthropic knows none, {}. Set one of these"
-_LOG = logging.getLogger(__name__)
 _OBJECTIONS: Final = frozenset({"frontier_llm", "reasoning_extraction"})
 
 
@@ -91,7 +91,7 @@ class Messages(Api):
 
     @staticmethod
     def as_chat(body: JsonObject) -> JsonObject:
-        """Return the body of a message."""
+        """Return the body of a message in the form of chat completions."""
         if not isinstance(body.get("content"), list):
             return body
         blocks = [block for block in body["content"] if isinstance(block, dict)]

@@ -100,7 +100,7 @@ class Responses(Api):
 
     @staticmethod
     def as_chat(body: JsonObject) -> JsonObject:
-        """Return the body of a response; raise RequestFailed if it says within HTTP 200 that the model failed."""
+        """Return the body of a response in the form of chat completions; raise RequestFailed if it tells a failure."""
         if not isinstance(body.get("output"), list) or body.get("status") == "failed":
             _raise_failure(body)
             return body
