@@ -92,7 +92,7 @@ async def sample(
             toolbox=toolbox,
             journal=journal,
             runtime=runtime,
-            progress=watcher,
+            progress=watcher.show,
             budget=budget,
             metadata=metadata,
             transport=batches,

@@ -25,7 +25,7 @@ from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.transport import Transport, open_transport
 from stillhouse.processes.gc_tuning import rarely_collected
-from stillhouse.progress.state import NoProgress, RolloutWatcher
+from stillhouse.progress.state import RolloutProgress
 from stillhouse.rollouts.context import RolloutContext, ToolSets
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.reporter import Reporter
@@ -49,7 +49,7 @@ class RolloutCollector:
     controller the endpoint's limits are those that all collections of this process share; without a transport one is
     opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
     `response_schema` lose the code fence around them. `ready` is awaited before what the journal lacks is requested.
-    `progress` is updated about twice a second.
+    `progress` is called about twice a second.
 
     Raises ConfigError if `response_schema` is no JSON schema. While iterating, EndpointError, AuthenticationError,
     QuotaError and BudgetReached, once answers in flight have come in and are durable, and StoreError.
@@ -64,7 +64,7 @@ class RolloutCollector:
         toolbox: Toolbox,
         journal: Journal,
         runtime: RuntimeConfig,
-        progress: RolloutWatcher = NoProgress(),  # noqa: B008
+        progress: Callable[[RolloutProgress], object] = lambda state: None,
         budget: Budget | None = None,
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,

@@ -9,7 +9,7 @@ from typing import Final
 from stillhouse.inference.budget.projection import MIN_ROLLOUTS, Series
 from stillhouse.inference.rate_limit import Controller, ControlSnapshot
 from stillhouse.inference.stats import RolloutStats
-from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
+from stillhouse.progress.state import RecentRate, RolloutProgress, UsdRange
 
 _BUSY: Final = 0.9  # of a core; Python runs one thread at a time
 
@@ -18,7 +18,7 @@ _BUSY: Final = 0.9  # of a core; Python runs one thread at a time
 class Reporter:
     """Reports figures of a collection of `total` rollouts (None: unknown) together with the limits of its endpoint."""
 
-    watcher: RolloutWatcher
+    show: Callable[[RolloutProgress], object]
     stats: RolloutStats
     controller: Controller
     total: int | None
@@ -35,8 +35,7 @@ class Reporter:
 
     def report(self) -> None:
         now, stats, limits = self.clock(), self.stats, self.controller.snapshot()
-        self.watcher.update_rollouts(
-            "rollouts",
+        self.show(
             RolloutProgress(
                 done=stats.num_rollouts,
                 total=self.total,
@@ -56,7 +55,7 @@ class Reporter:
                 usd=stats.cost_usd,
                 usd_projected=self._projected(),
                 is_local=self.is_local,
-            ),
+            )
         )
 
     def _reason(self, limits: ControlSnapshot, now: float) -> str:
