@@ -62,6 +62,7 @@ class Reward:
         files: Sequence[str] = (),
     ) -> Self:
         """Return the reward that `@reward` makes of a function, with its options; raise ConfigError as `reward`."""
+        validate_limits("reward", timeout_s=timeout_s)
         try:
             if scorer_hints(function, cls.args_type).get("return") not in NUMBERS:
                 raise ValueError("its result needs the type hint `-> float`")
@@ -133,7 +134,6 @@ def reward(
     those of `tool`. Raise ConfigError, with function, file and line, if the signature is another one, the timeout is
     not positive, or a file in `files` does not exist.
     """
-    validate_limits("reward", timeout_s=timeout_s)
     decorate = partial(
         Reward.of, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
     )
