@@ -35,7 +35,6 @@ DATASET = Stage(
     version=3,
     result="{kept} kept, {dropped} dropped",
     left_out={"duplicates": "repeated"},
-    removed={"embeddings": None},
 )
 
 

@@ -9,7 +9,6 @@ from stillhouse.config import PromptsConfig
 from stillhouse.prompts.parse import PROMPT_SOURCE, parse_prompts, split_prompts
 from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.store import ArtifactStore, digest
-from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, FrozenModel, JsonObject, Prompt, PromptMetadata
 from tasks.cache.stage import call_stage
 from tasks.run.context import Run, RunContext
@@ -74,13 +73,13 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
 def write_prompts(store: ArtifactStore, prompts: Sequence[Prompt], stage: str = "prompts") -> Artifact:
     """Write an artifact of `stage`, named by its prompts."""
     key = digest([prompt.id for prompt in prompts])
-    return store.write(stage, key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
+    return store.write_rows(stage, key, "prompts.jsonl", prompts)
 
 
 def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Artifact:
     """Write an artifact named by its rows."""
     key = digest([[row.prompt_id, row.expected_answer, row.tag, row.verifier, row.metadata] for row in rows])
-    return store.write("metadata", key, lambda folder: (write_jsonl(folder / "metadata.jsonl", rows), {}))
+    return store.write_rows("metadata", key, "metadata.jsonl", rows)
 
 
 def prompts_file(artifact: Artifact) -> Path:

@@ -18,7 +18,7 @@ from stillhouse.rollouts.context import rollout_keys
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
+from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.cache.shards import Shards, map_shards
@@ -224,9 +224,7 @@ async def rollouts_task(
     check_failures(sampled, context.runtime.failure_budget)
     progress().say("saving trajectories")
     facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
-    return context.store.write(
-        "rollouts", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)
-    )
+    return context.store.write_rows("rollouts", digest(key), TRAJECTORIES_FILE, sampled.trajectories, facts)
 
 
 def keys_of_shard(arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Rollouts that were sampled elsewhere: the trajectories of a file, in shards like those sampled here."""
 
 import logging
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from stillhouse.rollouts.imported import TrajectoryFile
 from stillhouse.rollouts.summary import add_up, summarise
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
-from stillhouse.store.records import read_metadata, write_jsonl
-from stillhouse.types import Artifact, JsonObject, Trajectory
+from stillhouse.store.records import read_metadata
+from stillhouse.types import Artifact
 from tasks.cache.stage import call_stage
 from tasks.prompts import PromptSets, metadata_file, write_metadata
 from tasks.rollouts import ROLLOUTS, Rollouts
@@ -68,7 +67,7 @@ def import_task(
     shard_metadata: list[Artifact] = []
     while rows := list(islice(trajectories, shard_rows)):
         key_of_shard = digest([key, len(shards)])
-        shards.append(context.store.write("rollouts", key_of_shard, partial(_fill, rows)))
+        shards.append(context.store.write_rows("rollouts", key_of_shard, TRAJECTORIES_FILE, rows, summarise(rows)))
         prompt_ids = dict.fromkeys(trajectory.prompt_id for trajectory in rows)
         shard_metadata.append(write_metadata(context.store, [prompt_metadata[prompt_id] for prompt_id in prompt_ids]))
     for problem in source.problems:
@@ -80,7 +79,3 @@ def import_task(
     left_out = {"malformed": len(source.problems), "of_other_prompts": source.num_unmatched}
     facts = {**add_up([shard.facts for shard in shards]), **left_out}
     return Rollouts(shards=tuple(shards), metadata=tuple(shard_metadata), sampling=None, facts=facts)
-
-
-def _fill(rows: list[Trajectory], folder: Path) -> tuple[int, JsonObject]:
-    return write_jsonl(folder / TRAJECTORIES_FILE, rows), summarise(rows)

@@ -33,11 +33,6 @@ _DATASET_FILE = "train.parquet"
 
 
 def _foreign_form(name: str) -> str:
-    if name == "distilabel":
-        raise typer.BadParameter(
-            "distilabel was removed in this version: write its rows in OpenAI's form, with the answer as the last of "
-            "their `messages`, and name `openai`"
-        )
     if name not in get_args(ForeignForm):
         raise typer.BadParameter(f"expected one of {', '.join(get_args(ForeignForm))}; saw {name!r}")
     return name

@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -17,9 +17,6 @@ from stillhouse.config.expected import expected
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError
 from stillhouse.store import ArtifactStore
-
-if TYPE_CHECKING:
-    pass
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
-from stillhouse.config.former_dataset import former_sections
 from stillhouse.config.rollouts import TeacherConfig
 from stillhouse.config.section import Section
 from stillhouse.config.suggest import nearest
@@ -58,7 +57,6 @@ class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
     form_first = ("enabled", "model", "rubric")
-    removed = {"failure_budget": 0.1}
 
     enabled: bool = False
     """Run the judge: at least one request for each trajectory."""
@@ -77,10 +75,6 @@ class JudgeConfig(Section):
     max_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one judgement, its reasoning included; raise it for a reasoning model."""
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        # Datasets without a judge keep their keys.
-        return fields if self.enabled else {**fields, "temperature": self.temperature or 0.0}
-
 
 class DuplicatesConfig(Section):
     """How alike rows are found."""
@@ -95,8 +89,6 @@ class DuplicatesConfig(Section):
 class Comparison(DuplicatesConfig):
     """Settings of finding duplicates, with what filters imply."""
 
-    removed = {"shingle_words": 5, "num_permutations": 128}
-
     near: bool = False
     """Find near-duplicates by MinHash as well, not only rows that are equal after normalisation."""
 
@@ -106,6 +98,10 @@ _LIMITS: Final[dict[str, Any]] = {limit.key: limit.field for limit in LIMITS}
 
 class FiltersConfig(create_model("Limits", __base__=Section, **_LIMITS)):  # type: ignore[misc]
     """Limits of the labels. Null and empty set no limit; a row for which a label has no value passes."""
+
+    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+        # A limit that is declared later changes no key.
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 _ORDERS: Final = r"^(first|shortest|fewest_tool_calls|score:.+)$"
@@ -119,8 +115,6 @@ def _is_order(value: str) -> str:
 
 class SelectionConfig(Section):
     """Rows to keep among those that pass the filters."""
-
-    removed = {"max_diverse_rows": None, "pairs": False}
 
     pass_rate: between(float, ge=0.0, le=1.0) = None  # type: ignore[valid-type]
     """Lowest and highest share of right trajectories among the prompt's verified ones, such as `[0.1, 0.9]`; null sets
@@ -160,15 +154,6 @@ class DatasetConfig(Section):
     """From trajectories to training rows. Labels measure; `kept` follows from labels and this section."""
 
     form_first = ("validation_fraction",)
-    removed = {
-        "split_seed": 0,
-        "embeddings": {
-            "base_url": None,
-            "model": "text-embedding-3-small",
-            "usd_per_million_tokens": None,
-            "batch_size": 128,
-        },
-    }
 
     labels: LabelsConfig = LabelsConfig()
     """Measurements of each trajectory on this machine."""
@@ -222,6 +207,3 @@ class DatasetConfig(Section):
         """Return the lengths in words of the overlaps with evaluation sets to look for, ascending."""
         wanted = self.filters.contamination_ngrams
         return tuple(sorted({*_OVERLAPS, wanted})) if self.contamination and wanted is not None else _OVERLAPS
-
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, **former_sections(self)}

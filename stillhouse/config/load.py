@@ -8,7 +8,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from stillhouse.config.expected import expected
-from stillhouse.config.removed import take_removed
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
 from stillhouse.config.suggest import keys_named, nearest, not_a_config, section_at
@@ -48,21 +47,11 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
     """Return the config of a parsed YAML body; `origin` names its source in errors. Raises as `load_config`."""
     for override in overrides:
         _apply_override(body, override)
-    removed = take_removed(body)
-    mistakes = [f"{origin}: {removal}" for removal in removed.values()]
-    code = None
     try:
-        config = DistillConfig.model_validate(body)
+        return DistillConfig.model_validate(body)
     except ValidationError as error:
-        # What contains a removed key is judged once its author has replaced that.
-        items = [
-            item for item in _without_alternatives(error) if not any(_is_within(key, item["loc"]) for key in removed)
-        ]
-        mistakes += [_explain(origin, item) for item in items]
-        code = None if removed else _code(items[0])
-    if mistakes:
-        raise ConfigError("\n".join(mistakes), code=code)
-    return config
+        items = _without_alternatives(error)
+    raise ConfigError("\n".join(_explain(origin, item) for item in items), code=_code(items[0]))
 
 
 def _apply_override(body: dict[str, Any], override: str) -> None:
@@ -87,11 +76,6 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {override!r}: {part} is not a section, and has no keys")
         section = child
     section[parts[-1]] = value
-
-
-def _is_within(key: str, location: Sequence[int | str]) -> bool:
-    place = ".".join(part for part in location if isinstance(part, str))
-    return not place or f"{key}.".startswith(f"{place}.")
 
 
 def _without_alternatives(error: ValidationError) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ import asyncio
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.dataset.schema import DIFFICULTY_COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import prompt_part
+from stillhouse.processes.shared import Shared
 from stillhouse.store import prompt_id
 from stillhouse.types import Model, Prompt, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import examine_trajectory
@@ -33,7 +34,6 @@ class StudentScorer:
 
     model: Model
     runtime: RuntimeConfig
-    num_users: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase] | None" = None
 
@@ -88,7 +88,8 @@ class StudentScorer:
             losses[index] = -math.fsum(targets) / len(targets)
         return losses
 
-    def free(self) -> None:
+    def close(self) -> None:
+        """Free its memory."""
         if self.loaded is None:
             return
         import torch
@@ -99,26 +100,12 @@ class StudentScorer:
             torch.cuda.empty_cache()
 
 
-_scorers: Final[dict[tuple[str, str], StudentScorer]] = {}
-_registry: Final = threading.Lock()
+_scorers: Final = Shared[StudentScorer]()
 
 
-@contextmanager
-def student_scorer(model: Model, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
+def student_scorer(model: Model, runtime: RuntimeConfig) -> AbstractContextManager[StudentScorer]:
     """Yield the process's scorer of a student, shared by concurrent users; the last one frees its memory."""
-    key = (model.fingerprint, runtime.device)
-    with _registry:
-        scorer = _scorers.setdefault(key, StudentScorer(model, runtime))
-        scorer.num_users += 1
-    try:
-        yield scorer
-    finally:
-        with _registry:
-            scorer.num_users -= 1
-            if scorer.num_users == 0:
-                del _scorers[key]
-        if scorer.num_users == 0:
-            scorer.free()
+    return _scorers.used((model.fingerprint, runtime.device), lambda: closing(StudentScorer(model, runtime)))
 
 
 def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:

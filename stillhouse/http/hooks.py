@@ -14,9 +14,7 @@ from stillhouse.http.keys import KeyRedactor
 ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
 
-def guard_answers(
-    redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool], max_bytes: int = MAX_ANSWER_BYTES
-) -> ResponseHook:
+def guard_answers(redactor: KeyRedactor, is_stream: Callable[[httpx2.Response], bool]) -> ResponseHook:
     """Return a hook for `event_hooks["response"]` of an asynchronous client, where `is_stream` tells endless answers.
 
     Requests and reads raise httpx2.DecodingError for an answer that is longer, or in a coding that was not requested.
@@ -25,7 +23,7 @@ def guard_answers(
     async def guard(response: httpx2.Response) -> None:
         headers, body = redactor.headers(dict(response.headers)), response.stream
         assert isinstance(body, httpx2.AsyncByteStream)
-        response.stream = _GuardedBody(response.request, body, headers, redactor, max_bytes, is_stream(response))
+        response.stream = _GuardedBody(response.request, body, headers, redactor, is_stream(response))
         describing_body = ("content-encoding", "content-length")
         kept = [(name, value) for name, value in headers.items() if name.lower() not in describing_body]
         response.headers = httpx2.Headers(kept)
@@ -43,12 +41,11 @@ class _GuardedBody(httpx2.AsyncByteStream):
     body: httpx2.AsyncByteStream
     headers: Mapping[str, str]
     redactor: KeyRedactor
-    max_bytes: int
     is_stream: bool
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for lines in complete_lines(self._bounded(), self.max_bytes):
+            async for lines in complete_lines(self._bounded(), MAX_ANSWER_BYTES):
                 yield self.redactor.body(lines)
         except BodyRefused as error:
             raise httpx2.DecodingError(f"the answer {error}", request=self.request) from error
@@ -57,8 +54,8 @@ class _GuardedBody(httpx2.AsyncByteStream):
         num_bytes = 0
         async for piece in adecoded(self.headers, self.body):
             num_bytes += len(piece)
-            if num_bytes > self.max_bytes and not self.is_stream:
-                raise BodyRefused(f"is longer than {self.max_bytes >> 20} MiB")
+            if num_bytes > MAX_ANSWER_BYTES and not self.is_stream:
+                raise BodyRefused(f"is longer than {MAX_ANSWER_BYTES >> 20} MiB")
             yield piece
 
     async def aclose(self) -> None:

@@ -1,10 +1,8 @@
 """One completion, as a client gives it and as the journal keeps it."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from stillhouse.inference.rate_limit.headers import RateLimits
-from stillhouse.inference.sampling import ChatRequest
 from stillhouse.store import exact_json
 from stillhouse.types import Message, Turn
 
@@ -29,13 +27,3 @@ def decode_completion(body: bytes) -> Completion:
     """Return the completion that `encode_completion` wrote, equal in every field but `limits`."""
     row = exact_json.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
-
-
-class ChatClient(Protocol):
-    """Asks an endpoint for one completion."""
-
-    async def complete(self, request: ChatRequest) -> Completion:
-        """Return the completion of one attempt; raise RequestFailed, which says why and whether to try again."""
-
-    async def aclose(self) -> None:
-        """Close the connections."""

@@ -26,7 +26,8 @@ class EndpointHealth:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._last_contact = float("-inf")
-        self._has_answered = False
+        self.has_answered = False
+        """Whether it answered, be it an earlier attempt."""
         self._num_failed_at_first = 0
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
         """Prompts by the wording of their refusal, less numbers and ids."""
@@ -35,11 +36,7 @@ class EndpointHealth:
         """Record that the endpoint sent an answer or, with `answered` False, an error."""
         self._last_contact = now
         self._reached.add(self._endpoint.base_url)
-        self._has_answered = self._has_answered or answered
-
-    def note_replayed(self) -> None:
-        """Record that the endpoint answered an earlier attempt."""
-        self._has_answered = True
+        self.has_answered = self.has_answered or answered
 
     @property
     def was_reached(self) -> bool:
@@ -76,7 +73,7 @@ class EndpointHealth:
                 return error(text, f"Start the server again, {_AGAIN}")
             remedy = f"Check that the server runs and that base_url is right, {_AGAIN}"
             return error(f"cannot be reached after {policy.max_attempts} tries: {message}", remedy, "unreachable")
-        if self._has_answered:
+        if self.has_answered:
             return None
         if failure.is_of_settings:
             return refused_alike(failure, endpoint, "model {} does not take what the config asks for: {}")

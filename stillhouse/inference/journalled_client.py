@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from stillhouse.chat.assistant_message import with_own_ids
-from stillhouse.inference.completion import ChatClient, Completion, decode_completion, encode_completion
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion
 from stillhouse.inference.journal import Journal
+from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import ChatRequest
 from stillhouse.inference.stats import RolloutStats
 
@@ -23,7 +24,7 @@ class Place(NamedTuple):
 class JournalledClient:
     """A client whose every answer is durable once it returns."""
 
-    def __init__(self, client: ChatClient, journal: Journal, stats: RolloutStats) -> None:
+    def __init__(self, client: ModelClient, journal: Journal, stats: RolloutStats) -> None:
         self._client = client
         self._journal = journal
         self._stats = stats
@@ -39,7 +40,7 @@ class JournalledClient:
         """Return what the journal keeps of one attempt's answer, which another process may have written first.
 
         Hold the request's slot meanwhile: then a crash costs at most one completion for each slot a second time.
-        `attempt` is entered until the answer is durable. Raise RequestFailed as `ChatClient.complete`, and StoreError.
+        `attempt` is entered until the answer is durable. Raise RequestFailed as `ModelClient.complete`, and StoreError.
         """
         with attempt():
             completion = await self._client.complete(request)

@@ -28,7 +28,7 @@ ALONE_S: Final = 5.0
 
 
 class ModelClient:
-    """A `ChatClient` of one endpoint, which learns from refusals what its model takes. It closes its transport.
+    """Asks one endpoint, and learns from refusals what its model takes. It closes its transport.
 
     What it learns holds for all clients of that model in this process, and is kept in `folder`. The first request goes
     alone for up to `alone_s`, so that not all of them are refused for the same reason.
@@ -49,7 +49,7 @@ class ModelClient:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="distributions")
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """Return one attempt's completion, asked for as the endpoint takes it."""
+        """Return one attempt's completion, asked for as the endpoint takes it; raise RequestFailed if there is none."""
         may_go = await self._turn()
         restored: set[str] = set()
         other_tier: JsonObject = {}

@@ -6,7 +6,6 @@ Requests run on an event loop in a thread of the server's own.
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.keys import unset
+from stillhouse.processes.loop_thread import LoopThread
 
 ResultT = TypeVar("ResultT")
 
@@ -57,9 +57,7 @@ class ModelServer:
         self.root = base_url.rstrip("/").removesuffix("/v1")
         self.endpoint = Endpoint(self.root, model, model, key or "")
         self._effects = effects
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="model-server", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("model-server")
         self._stopped = asyncio.Event()
 
         async def connect() -> HttpClient:
@@ -68,7 +66,7 @@ class ModelServer:
         self._client = self.start(connect()).result()
 
     def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._thread.submit(work)
 
     async def send(self, path: str, body: object) -> HttpAnswer:
         """Return one attempt's answer, on the server's event loop; raise RequestFailed if there is none."""
@@ -109,23 +107,17 @@ class ModelServer:
 
     def stop_retries(self) -> None:
         """Send nothing a second time from now on, and give up what waits to be."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stopped.set)
+
+        async def stop() -> None:
+            self._stopped.set()
+
+        if self._thread.is_running:
+            self.start(stop())
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self.start(self._close()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _close(self) -> None:
-        await self._client.aclose()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if self._thread.is_running:
+            self.start(self._client.aclose()).result()
+            self._thread.close()
 
     def _ask(
         self,

@@ -126,7 +126,7 @@ class Requester:
     def count_replayed(self, turn: Turn, max_tokens: int) -> None:
         """Count a completion that an earlier attempt at its rollout paid for."""
         self._stats.num_replayed_completions += 1
-        self._health.note_replayed()
+        self._health.has_answered = True
         spent = spend_of(turn, self._endpoint.price)
         self._budget.count_replayed(spent or self._budget.worst_case(0, max_tokens))
 
@@ -182,7 +182,8 @@ class Requester:
             self._hedging.note(turn.latency_s)
         prompt_tokens, completion_tokens = turn.usage.get("prompt_tokens"), turn.usage.get("completion_tokens")
         if prompt_tokens is not None:
-            self._budget.learn_prompt(size.prompt_characters, prompt_tokens)
+            # The next worst cases are closer.
+            self._budget.ledger.prompt_tokens.learn(size.prompt_characters, prompt_tokens)
         return Outcome(None, limits=answer.limits, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
 
     def _note_failure(self, failure: Failure) -> Outcome:

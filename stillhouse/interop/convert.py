@@ -130,7 +130,7 @@ class RowsConverter:
         if sampled or conversation.failure is not None:
             model = conversation.model or self._options.teacher or "unknown"
             schemas = self._schemas(place, conversation, sampled)
-            trajectory = trajectory_of(conversation, prompt.id, self._out.next_sample(prompt), schemas, model)
+            trajectory = trajectory_of(conversation, prompt.id, self._out.num_samples[prompt.id], schemas, model)
             self._out.write_trajectory(trajectory)
             if conversation.usage and len(trajectory.turns) != 1:
                 self._out.write_unmapped(place, Unmapped(_SEVERAL_TURNS, "usage", conversation.usage))

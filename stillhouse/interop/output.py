@@ -31,7 +31,8 @@ class OutputFolder:
         self._files: dict[str, Any] = {}
         self._metadata_hashes: dict[str, list[str]] = {}
         """Of each prompt, in the order of its variants."""
-        self._num_samples: dict[str, int] = {}
+        self.num_samples: dict[str, int] = {}
+        """Trajectories by the id of their prompt."""
 
     def __enter__(self) -> Self:
         return self
@@ -59,19 +60,15 @@ class OutputFolder:
                 self.write_unmapped(place, Unmapped(_CONFLICT, "metadata", row["metadata"]))
         if same_prompt == "keep":
             prompt = replace(prompt, id=variant_id(prompt.id, known.index(fingerprint)))
-        is_written = prompt.id in self._num_samples
+        is_written = prompt.id in self.num_samples
         self.report.repeated_prompts += is_written
         self.report.prompts += not is_written
-        self._num_samples.setdefault(prompt.id, 0)
+        self.num_samples.setdefault(prompt.id, 0)
         return prompt
-
-    def next_sample(self, prompt: Prompt) -> int:
-        """Return the sample index of the prompt's next trajectory, from 0."""
-        self._num_samples[prompt.id] += 1
-        return self._num_samples[prompt.id] - 1
 
     def write_trajectory(self, trajectory: Trajectory) -> None:
         self.report.trajectories += 1
+        self.num_samples[trajectory.prompt_id] += 1
         self._write(TRAJECTORIES, trajectory)
 
     def write_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool = False) -> None:

@@ -9,8 +9,7 @@ import yaml
 
 from stillhouse.errors import ConfigError
 from stillhouse.interop.chat_rows import verifier_of
-from stillhouse.interop.mapping import ConfigMapper, Default, section, set_algorithm, value_at
-from stillhouse.interop.roll_devices import map_devices
+from stillhouse.interop.mapping import Approximated, ConfigMapper, Default, section, set_algorithm, value_at
 from stillhouse.interop.roll_distill import is_distill, map_distill
 from stillhouse.interop.roll_keys import KEYS, SFT_KEYS, training_defaults
 from stillhouse.interop.roll_objective import map_objective, settle_group
@@ -24,6 +23,11 @@ _ROLLOUT_DEFAULTS: Final[tuple[Default, ...]] = (
     ("on_policy.temperature", "generating_args.temperature", 0.95),
 )
 """roll/configs/{base_config,generating_args}.py, where they differ from ours."""
+_TRAINERS: Final = ("student_train", "actor_train", "sft_train", "student")
+_FEWER: Final = Approximated(
+    "names more devices than num_nodes x num_gpus_per_node, which the training takes: raise runtime.num_hosts for more"
+)
+_IN_TURN: Final = Approximated("the devices that train also sample, in turn: on_policy.max_staleness is 0")
 _MAX_REFERENCES: Final = 8
 """Maximum chain of references, since they may form a cycle."""
 
@@ -39,7 +43,7 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
             "chosen_key and rejected_key: this pipeline trains on preferences (DPO), which is not offered here; "
             "pair the rows of train.parquet and rejected.parquet by `prompt_id` for another trainer"
         )
-    map_devices(body, mapper)
+    _map_devices(body, mapper)
     if "sft_train" in body:
         files = [str(find_path(name, folder) or absolute_path(name, folder)) for name in _pop_files(body, mapper)]
         _map_sft(body, files, mapper)
@@ -49,6 +53,45 @@ def map_roll(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     if mapper.get("student.lora_rank") is None:
         mapper.set("student.parameters", "full")
     return files
+
+
+def _map_devices(body: JsonObject, mapper: ConfigMapper) -> None:
+    """Map the devices of workers that train (roll/configs/base_config.py), and pop their keys from `body`.
+
+    Transformers samples where no others are left.
+    """
+    trainer = next((name for name in _TRAINERS if name in body), "")
+    mapping, gpus = value_at(body, trainer, "device_mapping"), body.get("num_gpus_per_node", 8)
+    trains = _numbers(mapping)
+    if not trains or not isinstance(gpus, int) or not isinstance(body.get("num_nodes", 1), int):
+        return
+    num = min(len(trains), gpus * body.pop("num_nodes", len(trains)))
+    hosts = -(-num // gpus)
+    del body[trainer]["device_mapping"]
+    body.pop("num_gpus_per_node", None)
+    key = f"{trainer}.device_mapping"
+    if num < len(trains):
+        mapper.skip(_FEWER, key, mapping)
+    if num > 1:
+        mapper.set("runtime.launcher", "torchrun" if hosts == 1 else "ray", key, mapping)
+        mapper.set("runtime.num_processes", num // hosts, key, mapping)
+        if hosts > 1:
+            mapper.set("runtime.num_hosts", hosts, key, mapping)
+    sampler = "actor_infer" if trainer == "actor_train" else "student_infer"
+    samples = _numbers(value_at(body, sampler, "device_mapping"))
+    if num > 1 and trainer != "sft_train" and (samples & trains or num // hosts == gpus):
+        section(body, sampler).pop("device_mapping", None)
+        mapper.set("runtime.engine", "transformers", key, mapping)
+        if ratio := body.pop("async_generation_ratio", 0):
+            mapper.skip(_IN_TURN, "async_generation_ratio", ratio)
+
+
+def _numbers(mapping: Any) -> set[int]:
+    """Return the numbers of devices in `list(range(0,8))`, `[0, 1]` and sums of these."""
+    text = str(mapping)
+    ranges = (range(*map(int, ends)) for ends in re.findall(r"range\((\d+), *(\d+)\)", text))
+    listed = (map(int, re.findall(r"\d+", part)) for part in re.findall(r"\[([\d, ]*)\]", text))
+    return {number for part in (*ranges, *listed) for number in part}
 
 
 def _map_on_policy(body: JsonObject, mapper: ConfigMapper) -> list[str]:

@@ -5,30 +5,26 @@ engine's CPU, and a fifth of what importing Prefect's server takes.
 """
 
 import gc
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
+from stillhouse.processes.shared import Shared
+
 _THRESHOLD: Final = (50_000, 50, 50)
-_lock: Final = threading.Lock()
-_num_inside = 0
-_before = (0, 0, 0)
+_inside: Final = Shared[None]()
+
+
+def rarely_collected() -> AbstractContextManager[None]:
+    """Collect garbage only once in 50,000 objects made, while at least one such block is entered."""
+    return _inside.used(None, _with_threshold)
 
 
 @contextmanager
-def rarely_collected() -> Iterator[None]:
-    """Collect garbage only once in 50,000 objects made, while at least one such block is entered."""
-    global _num_inside, _before
-    with _lock:
-        if _num_inside == 0:
-            _before = gc.get_threshold()
-            gc.set_threshold(*_THRESHOLD)
-        _num_inside += 1
+def _with_threshold() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*_THRESHOLD)
     try:
         yield
     finally:
-        with _lock:
-            _num_inside -= 1
-            if _num_inside == 0:
-                gc.set_threshold(*_before)
+        gc.set_threshold(*before)

@@ -1,6 +1,6 @@
 """Progress of stages as data; listeners decide how to show it.
 
-A stage calls `Progress.update`, rollouts call the more detailed `RolloutWatcher.update_rollouts`.
+A stage calls `Progress.update`; rollouts have the more detailed `RolloutProgress`.
 """
 
 from collections import Counter, deque
@@ -73,21 +73,14 @@ class RolloutProgress:
         return max(self.total - self.done, 0) / self.rows_per_s
 
 
-class RolloutWatcher(Protocol):
-    """Receives the state of a collection of rollouts. Calls are cheap; a watcher thins them out."""
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """Report the state of the collection shown as `stage`."""
-
-
 class NoProgress:
-    """Shows nothing; see `Progress` and `RolloutWatcher`."""
+    """Shows nothing; see `Progress`."""
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         pass
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        pass
+        """Report the state of the collections of rollouts shown as `stage`."""
 
 
 class RecentRate:

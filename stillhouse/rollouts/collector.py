@@ -6,6 +6,7 @@ number of running rollouts and not with the number of prompts. `plan` says which
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from stillhouse.inference.retry import MAX_OUTAGE_S, Effects
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.transport import Transport, open_transport
 from stillhouse.processes.gc_tuning import rarely_collected
-from stillhouse.progress.state import NoProgress, RolloutWatcher
+from stillhouse.progress.state import RolloutProgress
 from stillhouse.rollouts.context import RolloutContext, ToolSets
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.reporter import Reporter
@@ -48,7 +49,7 @@ class RolloutCollector:
     controller the endpoint's limits are those that all collections of this process share; without a transport one is
     opened, and closed at the end. `read` puts answers into the form to keep; without it those that meet the config's
     `response_schema` lose the code fence around them. `ready` is awaited before what the journal lacks is requested.
-    `progress` is updated about twice a second.
+    `progress` is called about twice a second.
 
     Raises ConfigError if `response_schema` is no JSON schema. While iterating, EndpointError, AuthenticationError,
     QuotaError and BudgetReached, once answers in flight have come in and are durable, and StoreError.
@@ -63,7 +64,7 @@ class RolloutCollector:
         toolbox: Toolbox,
         journal: Journal,
         runtime: RuntimeConfig,
-        progress: RolloutWatcher = NoProgress(),  # noqa: B008
+        progress: Callable[[RolloutProgress], object] = lambda state: None,
         budget: Budget | None = None,
         metadata: Mapping[str, JsonObject] = MappingProxyType({}),
         controller: Controller | None = None,
@@ -93,7 +94,7 @@ class RolloutCollector:
             max_attempts=runtime.max_attempts,
             # Nobody starts a server of this project again that lives and dies with the stage; vLLM is.
             max_outage_s=0.0 if endpoint.is_local and not endpoint.comes_back else MAX_OUTAGE_S,
-            on_outage=self._reporter.note_outage,
+            on_outage=partial(setattr, self._reporter, "outage_s"),
             hedge=runtime.hedge,
             stats=self.stats,
             effects=effects,
@@ -149,7 +150,7 @@ class RolloutCollector:
             rollouts.add_done_callback(lambda _: self._finished.put_nowait(None))
             reports = asyncio.create_task(self._report_on())
             try:
-                with self._budget.running(), rarely_collected():
+                with self._budget.ledger.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
                         self._room.release()
                         self.stats.num_rollouts += 1
@@ -178,8 +179,7 @@ class RolloutCollector:
             self.stats.num_failed += trajectory.stop_reason is StopReason.ERROR
             error = trajectory.error or {"kind": "error", "message": "no more is known"}
             _LOG.warning("rollout %s failed: %s: %s", trajectory.rollout_key[:12], error["kind"], error["message"])
-        costs = [turn.cost_usd for turn in trajectory.turns]
-        self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
+        self._reporter.usd.add(sum(math.nan if turn.cost_usd is None else turn.cost_usd for turn in trajectory.turns))
         await self._plan.finished(trajectory)
         await self._room.acquire()
         self._finished.put_nowait(trajectory)

@@ -7,8 +7,10 @@ on object storage the root is this machine's copy of it: artifacts are written t
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import replaced_folder, unwritable
@@ -23,6 +25,7 @@ from stillhouse.store.manifest import (
     parse_manifest,
 )
 from stillhouse.store.private import StoreMode, private_store, set_access, set_access_below
+from stillhouse.store.records import write_jsonl
 from stillhouse.store.remote import RemoteFolder, artifact_prefix, fetch_artifact
 from stillhouse.types import Artifact, JsonObject
 
@@ -86,6 +89,12 @@ class ArtifactStore:
                 set_access(folder)
             set_access_below(work)
             return artifact
+
+    def write_rows(
+        self, stage: str, key: str, file: str, rows: Iterable[Any], facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> Artifact:
+        """Write an artifact of one file of JSON lines, as `write`."""
+        return self.write(stage, key, lambda folder: (write_jsonl(folder / file, rows), dict(facts)))
 
     def here(self, artifact: Artifact) -> Artifact:
         """Return the artifact with its folder under the local root, wherever it was written."""

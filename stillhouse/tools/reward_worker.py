@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import ConfigError
+from stillhouse.processes.loop_thread import run_loop
 from stillhouse.tools.context import explain
-from stillhouse.tools.loop_thread import run_loop
 from stillhouse.tools.rewards import Reward, checked_reward
 from stillhouse.tools.running import awaited
 from stillhouse.tools.user_file import load_module

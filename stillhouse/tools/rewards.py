@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, Self, overload
 
 from stillhouse.errors import ConfigError
@@ -61,6 +62,7 @@ class Reward:
         files: Sequence[str] = (),
     ) -> Self:
         """Return the reward that `@reward` makes of a function, with its options; raise ConfigError as `reward`."""
+        validate_limits("reward", timeout_s=timeout_s)
         try:
             if scorer_hints(function, cls.args_type).get("return") not in NUMBERS:
                 raise ValueError("its result needs the type hint `-> float`")
@@ -132,11 +134,7 @@ def reward(
     those of `tool`. Raise ConfigError, with function, file and line, if the signature is another one, the timeout is
     not positive, or a file in `files` does not exist.
     """
-    validate_limits("reward", timeout_s=timeout_s)
-
-    def decorate(decorated: Callable[..., Any]) -> Reward:
-        return Reward.of(
-            decorated, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
-        )
-
+    decorate = partial(
+        Reward.of, precondition=precondition, timeout_s=timeout_s, sandbox=sandbox, network=network, files=files
+    )
     return decorate if function is None else decorate(function)

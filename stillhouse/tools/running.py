@@ -14,21 +14,23 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from stillhouse.errors import ConfigError
+from stillhouse.processes.loop_thread import LoopThread
 from stillhouse.tools.context import ToolError, explain
-from stillhouse.tools.loop_thread import LoopThread
 
 T = TypeVar("T")
 
 # One loop for the async functions of all callers: a client held by a user's file belongs to one loop, and a function
 # that blocks must hold up neither the loop that paces the teacher nor the clock of its own timeout.
 _ASYNC_FUNCTIONS = LoopThread("async tools")
+# For callers without an event loop; it must not run a user's code in its own loop.
 _BLOCKING_CALLERS = LoopThread("tool calls")
+wait_for, submit = _BLOCKING_CALLERS.run_blocking, _BLOCKING_CALLERS.submit
 
 
 class TimeLimitReached(Exception):
@@ -71,16 +73,6 @@ async def awaited(value: Any) -> Any:
 def run_awaitable(value: Any) -> Any:
     """Return what `awaited` does, in an event loop of its own."""
     return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
-
-
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` does, for callers without an event loop; it must not run a user's code in its own loop."""
-    return _BLOCKING_CALLERS.run_blocking(work)
-
-
-def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Return a future of what `work` does, as `wait_for`."""
-    return _BLOCKING_CALLERS.submit(work)
 
 
 async def _settled(future: Future[Any], deadline: float) -> Any:

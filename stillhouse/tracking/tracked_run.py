@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -55,10 +56,6 @@ class TrackedRun:
         self._owned = owned
         self._fallback = None if uri is None else Fallback(fallback_folder, uri)
         self._writer = MetricWriter(self._write_metrics)
-
-    def log_params(self, config: Mapping[str, Any]) -> None:
-        """Record a nested config by dotted key. Existing params keep their value, as MLflow demands."""
-        self.send("params", {"params": flatten(config)})
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0) -> None:
         """Record values at a step, in the background; None values are left out. See `tracking_key`."""
@@ -134,13 +131,10 @@ class TrackedRun:
         self.ask("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
         self._owned = False
 
-    def end_suspended(self, is_over: Callable[[str], bool]) -> None:
-        """End suspended runs of the experiment whose flow run is over."""
-        self.ask("status", {}, lambda client: end_orphaned_runs(client, str(self._experiment), is_over, suspended=True))
-
-    def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
-        """End running runs whose flow run has ended and whose process cannot be seen from here."""
-        self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
+    def end_orphaned(self, is_over: Callable[[str], bool], *, suspended: bool = False) -> None:
+        """End runs of the experiment as `end_orphaned_runs`."""
+        end = partial(end_orphaned_runs, experiment_id=str(self._experiment), is_over=is_over, suspended=suspended)
+        self.ask("orphans", {}, end)
 
     def __enter__(self) -> Self:
         return self
@@ -232,7 +226,8 @@ def start_run(
     if created is not None and parent_run_id is None:
         fallback.attempt(watch_machine, {"run_id": run_id, "run": name}, "load of the machine", {})
     if params is not None:
-        run.log_params(params)
+        # Existing params keep their value, as MLflow demands.
+        run.send("params", {"params": flatten(params)})
         run.send("config", {"file": "config.yaml", "config": dict(params)})
     return run
 

@@ -27,7 +27,6 @@ from prefect.runtime import flow_run as this_flow_run
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import NotApproved
 from stillhouse.store import digest
-from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
 from tasks.cache.stage import find_cached, load_or_run
 from tasks.run.context import Run, RunContext
@@ -74,10 +73,7 @@ def require_approval(dataset: Artifact | None, run: Run) -> None:
 def approval_task(dataset: Artifact, reason: str, key: str, context: RunContext) -> Artifact:
     """Store the approval of a dataset, so that a later run need not ask again."""
     row = {"dataset": dataset.fingerprint, "reason": reason}
-    facts = {"reason": reason}
-    return context.store.write(
-        APPROVAL.name, digest(key), lambda folder: (write_jsonl(folder / "approval.jsonl", [row]), facts)
-    )
+    return context.store.write_rows(APPROVAL.name, digest(key), "approval.jsonl", [row], {"reason": reason})
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:

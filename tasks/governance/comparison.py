@@ -11,7 +11,7 @@ from stillhouse.config import ToolsConfig
 from stillhouse.evaluation.comparison import MetricComparison, compare_models, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
-from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
+from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import call_stage
@@ -24,7 +24,7 @@ from tasks.run.interruption import run_until_done
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
 
-COMPARISON = Stage("comparison", version=2, result="against {reference}", removed={"confidence": 0.95})
+COMPARISON = Stage("comparison", version=2, result="against {reference}")
 COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
@@ -93,11 +93,7 @@ def comparison_task(
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags)
     facts: JsonObject = {"reference": reference, **_figures(lines)}
-
-    def fill(folder: Path) -> tuple[int, JsonObject]:
-        return write_jsonl(folder / LINES_FILE, lines), facts
-
-    return context.store.write(COMPARISON.name, digest(key), fill)
+    return context.store.write_rows(COMPARISON.name, digest(key), LINES_FILE, lines, facts)
 
 
 def _figures(lines: Sequence[MetricComparison]) -> JsonObject:

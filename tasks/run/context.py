@@ -192,7 +192,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
     )
     record.end_orphaned(has_ended)
     if has_lasting_server():
-        record.end_suspended(partial(has_ended, if_deleted=True))
+        record.end_orphaned(partial(has_ended, if_deleted=True), suspended=True)
     plan = tuple(stage for stage in stages if stage.when(config))
     context = RunContext(
         run_id=uuid4().hex,

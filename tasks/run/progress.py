@@ -103,10 +103,10 @@ class PartProgress:
         self._clock = clock
         self._is_local = is_local
         # Shown from the start, since a model that has to be loaded first takes a while.
-        self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0, is_local=is_local))
+        self.show(RolloutProgress(done=0, total=total, usd=0.0, is_local=is_local))
 
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
+    def show(self, state: RolloutProgress) -> None:
+        """Show the state of the part, but for its own total."""
         self._stage.update(self._part, replace(state, total=self._total), self._clock())
 
     def finish(self, facts: Mapping[str, Any]) -> None:
@@ -119,9 +119,9 @@ class PartProgress:
             usd=facts["cost_usd"],
             is_local=self._is_local,
         )
-        self.update_rollouts("", done)
+        self.show(done)
 
     def skip(self) -> None:
         """Show a part as done whose result was in the cache."""
         done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
-        self.update_rollouts("", done)
+        self.show(done)

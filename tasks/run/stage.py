@@ -43,8 +43,6 @@ class Stage:
     """Whether a flow run on another machine may run it for this one."""
     names: Callable[[Sequence[str]], Iterable[str]] | None = None
     """Names under which a run records it, given those before it; None for its own alone."""
-    removed: Mapping[str, Any] = field(default_factory=dict)
-    """Inputs that it had once, with what they were where they were not used: they stay in its keys."""
     task: Task[..., Any] = field(init=False, repr=False)
 
     def made_by(self, function: Callable[..., Any]) -> Task[..., Any]:
@@ -64,7 +62,7 @@ class Stage:
 
     def key(self, inputs: Mapping[str, Any]) -> str:
         """Return `name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process."""
-        content = {name: _identity(value) for name, value in {**self.removed, **inputs}.items()}
+        content = {name: _identity(value) for name, value in inputs.items()}
         return f"{self.name}/v{self.version}-{digest(content)}"
 
 

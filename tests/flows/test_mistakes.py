@@ -30,7 +30,6 @@ MISTAKES = [
     ("convert rows.jsonl", "", "Missing option"),
     ("convert rows.jsonl -o prompts.jsonl", "", "--output prompts.jsonl is a file"),
     ("convert rows.jsonl -o out --from openai -t absent.py", "", "absent.py"),
-    ("convert rows.jsonl -o out --from distilabel", "", "distilabel was removed in this version"),
     ("convert good.yaml -o out --from rnow-config", "", "--from rnow-config: good.yaml has the keys prompts, teacher"),
     ("convert rows.jsonl -o out --from csv", "", "csv"),
     ("export", "", "name where the rows go"),
@@ -66,7 +65,7 @@ MISTAKES = [
     ("distill wrong.yaml", "- sft\n", "expected sections such as `prompts:`"),
     ("distill wrong.yaml", "sft: {num_epochs: 0}\n", "sft.num_epochs = 0: expected at least 1"),
     ("distill wrong.yaml", "sft: {num_epochs: 1.5}\n", "sft.num_epochs = 1.5: expected a whole number"),
-    ("distill wrong.yaml", "sft: {schedule: foo}\n", "sft.schedule was removed in this version: use sft.trainer.sched"),
+    ("distill wrong.yaml", "sft: {schedule: foo}\n", "did you mean 'sft.trainer.schedule' or"),
     (
         "distill wrong.yaml",
         "sft: {trainer: {schedule: foo}}\n",

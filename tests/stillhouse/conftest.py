@@ -135,10 +135,6 @@ class Collected:
         self.error: Exception | None = None
         self.updates: list[RolloutProgress] = []
 
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        assert stage == "rollouts"
-        self.updates.append(state)
-
 
 async def _nap(_seconds: float) -> None:
     await asyncio.sleep(0)
@@ -172,7 +168,7 @@ def collect(journal: Journal, make_prompts: Callable[..., list[Prompt]]) -> Call
                 toolbox=toolbox or Toolbox([calculator]),
                 journal=journal,
                 runtime=runtime,
-                progress=collected,
+                progress=collected.updates.append,
                 controller=controller or Controller(RateControl(runtime.concurrency, Caps(runtime.max_concurrency))),
                 effects=Effects(sleep=_nap),
                 **options,

@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 from stillhouse.chat.assistant_message import in_one_form
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DatasetConfig, LabelsConfig, StudentConfig, ToolsConfig
-from stillhouse.config.dataset import Comparison
-from stillhouse.config.former_dataset import former_labels
 from stillhouse.config.section import ChatTemplateKwargs, Section, later_field
 from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
@@ -98,20 +96,6 @@ class Labelling(Section):
             },
         )
 
-    @property
-    def comparison(self) -> Comparison:
-        """Return the comparison that signatures are made for."""
-        return Comparison(near="near_duplicates" in self.measured)
-
-    def as_at_first(self, fields: JsonObject) -> JsonObject:
-        later = ("measured", "sets", "overlap_lengths")
-        return {
-            **{name: value for name, value in fields.items() if name not in later},
-            "labels": former_labels(self.labels, self.measured),
-            "duplicates": self.comparison.identity(),
-            "contamination": {"sets": self.sets, "ngrams": list(self.overlap_lengths)},
-        }
-
 
 @contextmanager
 def label_processes(num_processes: int) -> Iterator[Executor]:
@@ -169,7 +153,7 @@ def label_shard(
             inputs = [LabelInput.of(trajectory, metadata.get(trajectory.prompt_id)) for trajectory in batch]
             for row in labelled_rows(inputs, labelling):
                 candidates.write(row)
-            signatures.write_batch(signature_batch(inputs, near=labelling.comparison.near))
+            signatures.write_batch(signature_batch(inputs, near="near_duplicates" in labelling.measured))
             recorded.write(batch)
     return candidates.num_rows, failures
 

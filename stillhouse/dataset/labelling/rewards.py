@@ -8,7 +8,7 @@ from stillhouse.config import ToolsConfig
 from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.functions import FailureLog
 from stillhouse.errors import ConfigError
-from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.processes.loop_thread import LoopThread
 from stillhouse.tools.reward_set import RewardFailures, RewardScores, RewardSet
 
 _MAX_CONCURRENT: Final = 32

@@ -64,10 +64,10 @@ def _overview(summary: DatasetSummary) -> str:
         f"Answers: {count(facts['right'])} right{share}, {count(facts['wrong'])} wrong, {count(facts['unverified'])} "
         "unverified.",
     ]
-    if summary.tokens is not None:
+    if facts["tokens"] is not None:
         sentences.append(
-            f"The kept rows hold {count(summary.tokens)} tokens of the student, {count(summary.supervised_tokens)} of "
-            "them supervised."
+            f"The kept rows hold {count(facts['tokens'])} tokens of the student, {count(facts['supervised_tokens'])} "
+            "of them supervised."
         )
     if facts["candidate_cost_usd"] is not None:
         each = facts["cost_usd_per_kept_row"]
@@ -84,7 +84,7 @@ def _overview(summary: DatasetSummary) -> str:
 
 
 def _funnel_rows(summary: DatasetSummary) -> Iterable[Sequence[str]]:
-    rendered = summary.tokens is not None
+    rendered = summary.total("num_tokens") is not None
     sampled = summary.total("completion_tokens") is not None
     yield "rollouts", count(summary.num_rollouts), "", ""
     for step, _ in effective_steps(summary.funnel):

@@ -64,7 +64,7 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
     tags, num_more_tags = sections.tag_accuracies(summary)
     return {
         "tiles": sections.tiles(summary),
-        "has_student_tokens": summary.tokens is not None,
+        "has_student_tokens": summary.total("num_tokens") is not None,
         "has_sampled_tokens": summary.total("completion_tokens") is not None,
         "funnel_plot": funnel_figure(summary),
         "steps": sections.effective_steps(summary.funnel),

@@ -25,7 +25,9 @@ _LOG_FROM: Final = 20.0
 def funnel_figure(summary: DatasetSummary) -> str | None:
     """Return rows and tokens left after each step that drops some."""
     steps = summary.funnel
-    tokens = [step.student_tokens if summary.tokens is not None else step.completion_tokens for step in steps]
+    tokens = [
+        step.student_tokens if summary.total("num_tokens") is not None else step.completion_tokens for step in steps
+    ]
     return funnel_plot([(step.name, step.num_rows) for step in steps], tokens if any(tokens) else ())
 
 

@@ -43,9 +43,9 @@ def tiles(summary: DatasetSummary) -> Iterator[tuple[str, str, str]]:
     else:
         note = f"{interval_of(accuracy)} of {formats.count(accuracy.right + accuracy.wrong)} verified"
         yield "Teacher right", formats.percent(accuracy.share), note
-    if summary.tokens is not None:
-        note = f"{compact(summary.supervised_tokens)} of them supervised"
-        yield "Student tokens kept", compact(summary.tokens), note
+    if summary.total("num_tokens") is not None:
+        note = f"{compact(summary.total('num_supervised_tokens'))} of them supervised"
+        yield "Student tokens kept", compact(summary.total("num_tokens")), note
     sampled, spent = summary.used("completion_tokens"), summary.used("cost_usd")
     note = _UNKNOWN if sampled is None else f"{compact(sampled)} sampled in all"
     yield "Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note

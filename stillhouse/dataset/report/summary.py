@@ -135,16 +135,6 @@ class DatasetSummary:
         kept, dropped = self.kept.measures[column], self.dropped.measures[column]
         return round(kept.sum) if kept.num_values + dropped.num_values else None
 
-    @property
-    def tokens(self) -> int | None:
-        """Return the student tokens of the kept rows; None if no row was rendered."""
-        return self.total("num_tokens")
-
-    @property
-    def supervised_tokens(self) -> int | None:
-        """Return the student tokens that are trained on; None if no row was rendered."""
-        return self.total("num_supervised_tokens")
-
     def per_kept_row(self, column: str) -> float | None:
         """Return the usage of all rows per kept row; None if unknown or if no row is kept."""
         total = self.used(column)
@@ -175,8 +165,8 @@ class DatasetSummary:
             "unverified": verdicts[None],
             "train": self.files[KEPT_FILES[0]].num_rows,
             "validation": self.files[KEPT_FILES[1]].num_rows,
-            "tokens": self.tokens,
-            "supervised_tokens": self.supervised_tokens,
+            "tokens": self.total("num_tokens"),
+            "supervised_tokens": self.total("num_supervised_tokens"),
             # Prefixed, since the rollouts artifact reports its own cost and nothing must count it twice.
             "candidate_completion_tokens": self.used("completion_tokens"),
             "completion_tokens_kept": self.used("completion_tokens", self.kept),

@@ -9,10 +9,9 @@ from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.api import Api
 from stillhouse.inference.apis.chat import ChatCompletions
 from stillhouse.inference.apis.messages import Messages
-from stillhouse.inference.apis.responses import Responses
+from stillhouse.inference.apis.responses import Responses, needs_responses
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure
-from stillhouse.inference.providers.openai import needs_responses
 from stillhouse.inference.sampling import ChatRequest
 from stillhouse.sellers import AZURE, OPENAI
 

@@ -5,6 +5,7 @@ a letter of it is refused (`sent_back.blocks`).
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,16 +13,17 @@ from stillhouse.chat.content import calls_of, tool_error_of
 from stillhouse.errors import ConfigError
 from stillhouse.inference.apis.api import Api, given, with_extra
 from stillhouse.inference.apis.caching import MARKED_CHARACTERS
-from stillhouse.inference.apis.messages_answer import as_chat
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.store import exact_json
 from stillhouse.types import JsonObject, Message
 
+_LOG = logging.getLogger(__name__)
 _MARK: Final = {"cache_control": {"type": "ephemeral"}}
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _TIERS: Final = {"auto": "auto", "default": "standard_only"}
 _NO_TOP_K: Final = "rollouts.record_top_k: Anthropic gives no log-probabilities. Leave it out"
 _NO_EFFORT: Final = "rollouts.reasoning_effort {!r}: Anthropic knows none, {}. Set one of these"
+_OBJECTIONS: Final = frozenset({"frontier_llm", "reasoning_extraction"})
 
 
 class Messages(Api):
@@ -29,7 +31,6 @@ class Messages(Api):
 
     name = "messages"
     path = "messages"
-    as_chat = staticmethod(as_chat)
 
     def body(self, request: ChatRequest) -> JsonObject:
         messages, tools, sampling, _ = request
@@ -88,6 +89,31 @@ class Messages(Api):
                 turns.append({"role": role, "content": list(blocks)})
         return turns
 
+    @staticmethod
+    def as_chat(body: JsonObject) -> JsonObject:
+        """Return the body of a message in the form of chat completions."""
+        if not isinstance(body.get("content"), list):
+            return body
+        blocks = [block for block in body["content"] if isinstance(block, dict)]
+        message: JsonObject = {
+            "content": _texts(blocks, "text") or None,
+            "reasoning_content": _texts(blocks, "thinking") or None,
+            "tool_calls": [
+                {
+                    "id": block.get("id"),
+                    "type": "function",
+                    "function": {"name": block.get("name"), "arguments": exact_json.dumps(block.get("input")).decode()},
+                }
+                for block in blocks
+                if block.get("type") == "tool_use"
+            ],
+        }
+        # Claude may end its turn without a word, which is an answer.
+        if not blocks or any(block.get("type") != "text" for block in blocks):
+            message["sent_back"] = {"blocks": blocks}
+        choice = {"message": message, "finish_reason": _finish_reason(body)}
+        return {**body, "choices": [choice]}
+
 
 def _thinking(sampling: Sampling) -> JsonObject:
     keys: JsonObject = {}
@@ -125,3 +151,22 @@ def _call_block(call_id: str, name: str, arguments: str) -> JsonObject:
         "name": name,
         "input": value if isinstance(value, dict) else {"arguments": arguments},
     }
+
+
+def _finish_reason(body: JsonObject) -> Any:
+    reason, details = body.get("stop_reason"), body.get("stop_details")
+    category = details.get("category") if isinstance(details, dict) else None
+    if reason != "refusal" or not category:
+        return reason
+    if category in _OBJECTIONS:
+        _LOG.warning(
+            "Anthropic refused a prompt as %r, since it objects to this use of its models: read its terms before you "
+            "buy more (https://www.anthropic.com/legal/commercial-terms)",
+            category,
+        )
+    return f"{reason}: {category}"
+
+
+def _texts(blocks: list[JsonObject], kind: str) -> str:
+    said = (block.get(kind) for block in blocks if block.get("type") == kind)
+    return "".join(text for text in said if isinstance(text, str))

@@ -20,7 +20,6 @@ Wall time is not reserved: it is checked before each request, and requests in fl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
@@ -72,10 +71,6 @@ class Budget:
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
-    def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
-        """Record how many tokens a prompt had, so that the next worst cases are closer."""
-        self.ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
-
     async def reserve(self, worst: Spend) -> Spend:
         """Wait until a request may be sent that costs at most `worst`, and return that for `settle`; raise
         BudgetReached if nothing in flight can free the room.
@@ -122,9 +117,6 @@ class Budget:
         if spent.usd is None:
             self.ledger.usd_known = False
         self.ledger.settle(ZERO, fresh, ZERO)
-
-    def running(self) -> AbstractContextManager[None]:
-        return self.ledger.running()
 
     @property
     def counted(self) -> Spend:

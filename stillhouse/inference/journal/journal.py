@@ -1,9 +1,9 @@
-"""`Journal`: look-ups, puts and claims on one journal file."""
+"""`Journal`: look-ups, puts and claims on one journal file, which all users in a process share by `open_journal`."""
 
 import asyncio
 import logging
 import threading
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,7 +16,6 @@ from stillhouse.inference.journal.schema import (
     SELECT,
     TOOL_RESULT,
     TRAJECTORY,
-    NewerVersion,
     connect,
     digest_of,
     place,
@@ -24,6 +23,7 @@ from stillhouse.inference.journal.schema import (
     record_name,
 )
 from stillhouse.inference.journal.writer import Writer
+from stillhouse.processes.shared import Shared
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, recover_remedy
 
 JOURNAL_FILE: Final = "journal.sqlite3"
@@ -60,7 +60,7 @@ class Journal:
                 self._connection = opened.enter_context(closing(connect(path)))
                 self._claims = Claims(path.with_name(f"{path.name}-claims"))
                 opened.pop_all()
-        except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
+        except (OSError, *SQLITE_ERRORS) as error:
             raise self._error("opened", error) from error
         self._writer = Writer(self._connection, partial(self._error, "written"))
 
@@ -234,3 +234,12 @@ class Journal:
 
 def _place(rollout_key: str, kind: bytes, turn: int, call_index: int, digest: str) -> bytes:
     return place(bytes.fromhex(rollout_key), kind, turn, call_index, bytes.fromhex(digest))
+
+
+_open: Final = Shared[Journal]()
+
+
+def open_journal(folder: str | Path) -> AbstractContextManager[Journal]:
+    """Yield a folder's journal; blocks that overlap share it, and with it each fsync. Raise StoreError as `Journal`."""
+    path = Path(folder).absolute() / JOURNAL_FILE
+    return _open.used(path, partial(Journal, path))

@@ -6,7 +6,7 @@ fewer. A sequence that fails alone is sent again as often as its failure allows.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -114,11 +114,11 @@ class Scorer:
 
     async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[SequenceScores]:
         """Return scores past the ledger, in one request and with patience only for a busy server."""
-        return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).scores
+        return (await self._ask_once(sequences, temperature)).scores
 
     async def spellings(self, sequence: TokenSequence) -> list[str | None]:
         """Return the texts that the server has for the tokens; None where it does not say. Patient as `score_now`."""
-        answer = await self._ask_once([sequence], partial(self._post, [sequence], 1.0, spelt=True))
+        answer = await self._ask_once([sequence], 1.0, spelt=True)
         return self._api.spellings(answer.body, sequence)
 
     async def aclose(self) -> None:
@@ -161,13 +161,14 @@ class Scorer:
         return await self._score(batch[:middle]) + await self._score(batch[middle:])
 
     async def _ask_once(
-        self, sequences: Sequence[TokenSequence], send: Callable[[], Coroutine[None, None, _Answer]]
+        self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False
     ) -> _Answer:
         """Wait for a server that has too much to do or still loads; any other failure is raised at once."""
 
         def is_final(failure: Failure) -> bool:
             return failure.kind is not FailureKind.RATE and failure.status != HTTPStatus.SERVICE_UNAVAILABLE
 
+        send = partial(self._post, sequences, temperature, spelt=spelt)
         return await self._requester.ask(send, size=_size(sequences), is_final=is_final)
 
     async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> _Answer:

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.keys import unset
+from stillhouse.processes.loop_thread import LoopThread
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import RolloutScope, ToolError
-from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.mcp_servers.session import Mode, ServerUnreachable, Session, SessionLost, open_session
 from stillhouse.types import JsonObject
 

@@ -11,10 +11,10 @@ import mcp_types
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
+from stillhouse.processes.loop_thread import LoopThread
 from stillhouse.tools.arguments import reader_of_schema
 from stillhouse.tools.context import RolloutScope
 from stillhouse.tools.decorator import Tool
-from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.mcp_servers.server import McpServer
 from stillhouse.types import JsonObject
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.processes.loop_thread import LoopThread
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
-from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.network.chromium import is_installed
 from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
 from stillhouse.tools.network.fetching import HttpFetcher, PageUnavailable, WebPage

@@ -17,7 +17,6 @@ from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.decorator import tool as stillhouse_tool
 from stillhouse.tools.rewards import Reward
 from stillhouse.tools.rewards import RewardArgs as StillhouseRewardArgs
-from stillhouse.tools.running import validate_limits
 from stillhouse.types import JsonObject, Message
 
 __all__ = ["RewardArgs", "ToolArgs", "get_response", "llm_judge", "reward", "tool"]
@@ -79,7 +78,6 @@ def reward(
     """Make a reward, with `timeout` in seconds."""
     if function is None:
         return partial(reward, precondition=precondition, sandbox=sandbox, timeout=timeout)
-    validate_limits("reward", timeout_s=timeout)
     return RnowReward.of(function, precondition=precondition, timeout_s=timeout, sandbox=sandbox)
 
 

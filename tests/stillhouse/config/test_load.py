@@ -80,9 +80,9 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
             [],
             ["teacher.usd_per_million_tokens.input = 'input': expected 'prompt', 'completion', 'cached_prompt'"],
         ),
-        ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping of names to addresses"]),
-        ("on_policy: {mixture: [{source: a}]}", [], ["on_policy.mixture", "expected a mapping of sources to shares"]),
-        ("promotion: {no_worse: [{metric: reward}]}", [], ["promotion.no_worse", "expected a mapping of metrics"]),
+        ("prompts: {sources: [a.jsonl]}", [], ["prompts.sources", "expected a mapping"]),
+        ("on_policy: {mixture: [{source: a}]}", [], ["on_policy.mixture", "expected a mapping"]),
+        ("promotion: {no_worse: [{metric: reward}]}", [], ["promotion.no_worse", "expected a mapping"]),
         ("teacher:\n  base_url: ${URL}", [], ["teacher.base_url = '${URL}'", "http"]),
         ("on_policy: {engine_url: 'localhost:8000/v1'}", [], ["on_policy.engine_url = 'localhost:8000/v1'", "http"]),
         ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "expected at least 0"]),
@@ -112,7 +112,6 @@ def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
             ["teachers is a list", "teachers=[...]"],
         ),
         ("on_policy: {mixture: {a: 1.5}}", [], ["on_policy.mixture.a = 1.5: expected a whole number or less than 1"]),
-        ("on_policy: {teachers: [{name: a, offload: true}]}", [], ["on_policy.teachers.offload was removed"]),
         ("teacher: {base_url: 'http://x/v1'}\non_policy: {enabled: true}", [], ["on_policy.teacher", "http://x/v1"]),
     ],
 )
@@ -146,10 +145,10 @@ def test_an_error_has_the_code_of_its_kind(tmp_path: Path, text: str, code: str)
         ("sft: {num_epochs: 0, batch_size: 0}", ["sft.num_epochs", "sft.batch_size"]),
         ("dataset: {filters: {turns: [1, many]}}", ["dataset.filters.turns.1"]),
         (
-            "sft: {schedule: linear, keep: best, num_epoch: 1}\ntools: {builtin: [search], timeout_s: 0}\nfoo: 1",
-            ["sft.keep", "sft.schedule", "tools.builtin", "tools.timeout_s", "sft.num_epoch", "foo"],
+            "sft: {schedule: linear, keep: best, num_epoch: 1}\ntools: {timeout_s: 0}\nfoo: 1",
+            ["sft.keep", "sft.schedule", "tools.timeout_s", "sft.num_epoch", "foo"],
         ),
-        ("on_policy: {enabled: true, teachers: [{name: a, kind: snapshot}]}", ["on_policy.teachers.kind"]),
+        ("on_policy: {enabled: true, teachers: [{name: a, kind: snapshot}]}", ["on_policy.teachers.0.kind"]),
     ],
 )
 def test_every_mistake_is_reported_at_once(tmp_path: Path, text: str, keys: list[str]) -> None:

@@ -13,7 +13,6 @@ import orjson
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Controller, Endpoint, Journal
 from stillhouse.inference.rate_limit import Caps, RateControl
-from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox
@@ -117,7 +116,6 @@ def test_leaving_early_ends_everything_and_keeps_what_was_paid(
             toolbox=Toolbox([calculator]),
             journal=journal,
             runtime=RuntimeConfig(),
-            progress=NoProgress(),
             controller=controller,
         )
         async with contextlib.aclosing(collection):

@@ -20,7 +20,6 @@ PROGRAM = textwrap.dedent("""
     from pathlib import Path
     import orjson
     from stillhouse.config import RolloutsConfig, RuntimeConfig
-    from stillhouse.progress.state import NoProgress
     from stillhouse.inference import Endpoint, Journal
     from stillhouse.rollouts import EverySample, RolloutCollector
     from stillhouse.store import prompt_id
@@ -47,8 +46,7 @@ PROGRAM = textwrap.dedent("""
             collection = RolloutCollector(
                 EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m", client=client), config=RolloutsConfig(),
                 toolbox=Toolbox([note]),
-                journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency),
-                progress=NoProgress())
+                journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency))
             async for trajectory in collection:
                 sys.stdout.buffer.write(orjson.dumps(trajectory) + b"\\n")
                 sys.stdout.buffer.flush()

@@ -17,18 +17,11 @@ class Clocks:
     cpu_s: float = 50.0
 
 
-class Watcher:
-    reason = ""
-
-    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        self.reason = state.limit_reason
-
-
 def reasons(shares: list[float], *, in_flight: int) -> list[str]:
     """Return the reason shown after each second in which the process used such a share of a core."""
-    clocks, watcher, controller = Clocks(), Watcher(), Controller(RateControl(4, Caps(4)))
+    clocks, controller, shown = Clocks(), Controller(RateControl(4, Caps(4))), list[RolloutProgress]()
     reporter = Reporter(
-        watcher,
+        shown.append,
         RolloutStats(),
         controller,
         total=None,
@@ -46,7 +39,7 @@ def reasons(shares: list[float], *, in_flight: int) -> list[str]:
             clocks.wall_s += 1.0
             clocks.cpu_s += share
             reporter.report()
-            seen.append(watcher.reason)
+            seen.append(shown[-1].limit_reason)
         return seen
 
     return asyncio.run(main())

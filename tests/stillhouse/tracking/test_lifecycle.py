@@ -218,6 +218,6 @@ def test_a_suspended_run_whose_flow_run_is_over_is_ended(tracking: TrackingConfi
             run.suspend()
             suspended[flow_run] = run.run_id
     with start_run(tracking, tmp_path, "distill", tags=_of("next")) as run:
-        run.end_suspended(lambda flow_run: flow_run == "cancelled")
+        run.end_orphaned(lambda flow_run: flow_run == "cancelled", suspended=True)
     status = {flow_run: client.get_run(run_id).info.status for flow_run, run_id in suspended.items()}
     assert status == {"cancelled": "KILLED", "waiting": "SCHEDULED"}

@@ -199,7 +199,7 @@ def test_a_resumed_run_keeps_its_params_and_takes_new_ones(
 ) -> None:
     with start("sft", params={"sft": {"learning_rate": 0.1}}) as run:
         with attach(run.uri, run.run_id, tmp_path) as resumed:
-            resumed.log_params({"sft": {"learning_rate": 0.2, "epochs": 3}})
+            resumed.send("params", {"params": {"sft.learning_rate": "0.2", "sft.epochs": "3"}})
         params = client.get_run(run.run_id).data.params
         assert params == {"sft.learning_rate": "0.1", "sft.epochs": "3"}
         assert "sft.learning_rate" in caplog.text

@@ -19,8 +19,8 @@ def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Sho
     clock = Clock()
     with rollout_stage("rollouts", 900):
         parts = [PartProgress("rollouts", name, 300, clock) for name in "ab"]
-        parts[0].update_rollouts("anything", RolloutProgress(done=10, total=None, limit=8, in_flight=7))
-        parts[1].update_rollouts("anything", RolloutProgress(done=5, total=None, limit=9, in_flight=8))
+        parts[0].show(RolloutProgress(done=10, total=None, limit=8, in_flight=7))
+        parts[1].show(RolloutProgress(done=5, total=None, limit=9, in_flight=8))
     shown = seen.last
     assert (shown.done, shown.total, shown.limit, shown.in_flight) == (15, 900, 9, 8)
     assert {stage for stage, _ in seen.states} == {"rollouts"}
@@ -28,7 +28,7 @@ def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Sho
 
 def test_a_part_counts_from_its_start_and_knows_no_limit_before_it_asks(seen: Shown) -> None:
     with rollout_stage("rollouts", 20):
-        PartProgress("rollouts", "a", 10).update_rollouts("", RolloutProgress(done=3, total=10, limit=8))
+        PartProgress("rollouts", "a", 10).show(RolloutProgress(done=3, total=10, limit=8))
         PartProgress("rollouts", "b", 10)
     assert (seen.last.done, seen.last.total, seen.last.limit) == (3, 20, 8)
 
@@ -41,7 +41,7 @@ def test_the_speed_is_that_of_all_parts_together_however_short_each_was(seen: Sh
             clock.now += 0.5
             # The answers of a part come in at once, after half a second.
             fast = {"rows_per_s": 1000.0, "tokens_per_s": 9000.0}
-            part.update_rollouts("", RolloutProgress(done=10, total=10, num_tokens=90, **fast))
+            part.show(RolloutProgress(done=10, total=10, num_tokens=90, **fast))
     assert (seen.last.done, seen.last.rows_per_s, seen.last.tokens_per_s) == (40, 20.0, 180.0)
 
 
@@ -62,7 +62,7 @@ def test_a_part_sampled_by_a_worker_elsewhere_is_shown_with_what_it_cost(seen: S
 def test_an_error_says_what_all_parts_together_have_finished(seen: Shown) -> None:
     def sample() -> None:
         PartProgress("rollouts", "a", 10).skip()
-        PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
+        PartProgress("rollouts", "b", 10).show(RolloutProgress(done=8, total=10, failed=2))
         raise QuotaError("no money left.")
 
     expected = r"^no money left\. Saved: 16 of 30 finished, in all shards"

@@ -62,7 +62,6 @@ def test_a_key_is_of_stage_version_sections_and_names_of_inputs() -> None:
     keys = [STAGE.key(inputs) for inputs in ({"prompts": ARTIFACT}, {"metadata": ARTIFACT}, *sections)]
     keys += [Stage(*named, result="").key({"prompts": ARTIFACT}) for named in (("sft", 1), ("dataset", 2))]
     assert len(set(keys)) == len(keys)
-    assert Stage("dataset", 1, "", removed={"once": None}).key({"a": 1}) == STAGE.key({"a": 1, "once": None})
 
 
 def test_an_artifact_counts_by_its_content_and_a_model_by_its_weights() -> None:

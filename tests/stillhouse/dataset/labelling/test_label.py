@@ -120,6 +120,17 @@ def test_a_labelling_is_equal_wherever_the_rest_of_the_config_makes_no_differenc
     )
 
 
+def test_lengths_of_overlaps_are_part_of_what_is_measured_where_sets_are_named(tmp_path: Path) -> None:
+    def key(filters: dict[str, object], **sets: str) -> dict[str, object]:
+        return labelling(LabelsConfig(), filters=filters, contamination=sets).identity()
+
+    exam = {"exam": str(tmp_path / "exam.txt")}
+    Path(exam["exam"]).touch()
+    assert key({"max_mixed_scripts": 0.1}) == {**key({}), "measured": ["mixed_scripts"]}
+    assert key({"contamination_ngrams": 10}) == key({})
+    assert key({"contamination_ngrams": 10}, **exam)["overlap_lengths"] == [8, 10, 13]
+
+
 def test_an_evaluation_set_is_known_by_what_it_holds(tmp_path: Path) -> None:
     exam = tmp_path / "exam.txt"
     exam.write_text("What is the sum of two and three apples in the basket?\n")

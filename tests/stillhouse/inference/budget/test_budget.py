@@ -216,13 +216,13 @@ def test_each_end_of_a_request_is_counted_as_the_table_says(spent: Any, counted:
 def test_wall_time_counts_while_something_is_collected_and_ends_the_run() -> None:
     now = 0.0
     budget = Budget(BudgetConfig(max_hours=1.0), None, clock=lambda: now)
-    with budget.running():
+    with budget.ledger.running():
         now = 1800.0
-        with budget.running():
+        with budget.ledger.running():
             now = 3000.0
     now = 90_000.0
     assert budget.ledger.wall_s() == 3000.0
-    with budget.running():
+    with budget.ledger.running():
         budget.settle(reserved(budget, Spend(1, 1, None)), NOTHING)
         now += 600.0
         with pytest.raises(BudgetReached, match=r"1 of 1 hours.*budget\.max_hours"):
@@ -269,10 +269,10 @@ def test_the_worst_case_of_a_prompt_comes_closer_as_answers_tell_its_tokens() ->
     assert first.tokens >= 4500
     assert first.usd == pytest.approx((first.tokens - 500 + 2 * 500) / 1e6)
     for _ in range(20):
-        budget.learn_prompt(4000, 1000)
+        budget.ledger.prompt_tokens.learn(4000, 1000)
     learnt = budget.worst_case(4000, 500)
     assert 1500 < learnt.tokens < 2000
-    budget.learn_prompt(4000, 3000)
+    budget.ledger.prompt_tokens.learn(4000, 3000)
     assert budget.worst_case(4000, 500).tokens > 3500
 
 

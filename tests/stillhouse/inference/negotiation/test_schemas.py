@@ -8,7 +8,6 @@ import pytest
 
 from stillhouse.config import ModelRole
 from stillhouse.inference.batch import BatchClient, BatchPace
-from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.http_client import HttpClient
@@ -32,7 +31,7 @@ def ask(
     endpoint: Endpoint, count: int = 1, tools: Any = (), schema: Any = SCHEMA, client: Any = HttpClient
 ) -> list[Any]:
     async def main() -> list[Any]:
-        chat: ChatClient = ModelClient(endpoint, client(endpoint, timeout_s=10.0))
+        chat = ModelClient(endpoint, client(endpoint, timeout_s=10.0))
         sampling = Sampling(1.0, 1.0, 50, None, response_schema=schema)
         try:
             messages: Any = [{"role": "user", "content": "?"}]
