@@ -185,11 +185,18 @@ class Sampler:
             except TemplateError as error:
                 raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
-    def run(self, engine: SamplingEngine, next_group: NextGroup, on_group: OnNumberedGroup) -> None:
+    def run(
+        self,
+        engine: SamplingEngine,
+        next_group: NextGroup,
+        on_group: OnNumberedGroup,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Sample groups, `max_concurrent` rollouts at once, so that what began first ends first; raises as `sample`.
 
         `next_group` gives what to begin once there is room; None for nothing at present, or at the end where nothing is
-        under way. `on_group` gets number and trajectories of a group as soon as all of them have ended.
+        under way. `on_group` gets number and trajectories of a group as soon as all of them have ended. What `check`
+        raises before a step of the engine ends the sampling.
         """
         waiting: deque[StudentRollout] = deque()
         active: dict[int, StudentRollout] = {}
@@ -219,6 +226,7 @@ class Sampler:
                     proceed(waiting.popleft())
                 if not active:
                     return
+                check()
                 finished = [(active.pop(handle), done) for handle, done in sorted(engine.step(), key=itemgetter(0))]
                 self._take(finished)
                 for rollout, _ in finished:
