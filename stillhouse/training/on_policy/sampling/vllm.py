@@ -8,7 +8,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,11 +133,9 @@ class VllmEngines:
 
     def _probe(self, server: SamplingServer) -> None:
         """Raise EndpointError if a server's log-probabilities are of another distribution or model."""
-        with closing(VllmEngine(ServerPool([server], version=self._pool.version), 1)) as engine:
-            self._compare(engine, server.root)
-
-    def _compare(self, engine: VllmEngine, root: str) -> None:
-        temperature = self._config.temperature
+        temperature, root = self._config.temperature, server.root
+        # Only threads would have to be closed, and it makes none for completions that are waited for.
+        engine = VllmEngine(ServerPool([server], version=self._pool.version), 1)
         if temperature != 1.0:
             self._probe_nucleus(engine, root)
         vocab_size = len(self._student.head.weight)
