@@ -4,7 +4,7 @@ Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabul
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ class ComparisonResult(NamedTuple):
     reference_logprobs_C: Tensor | None = None
     gradients_CS: Tensor | None = None
     """Of each token's divergence by its logits / softness of the shared ids, in the type of the logits."""
-
-
-class Comparison(Protocol):
-    """Compares the student with a teacher."""
-
-    def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
-        """Compare a chunk, given its logits under the student."""
 
 
 class TeacherComparison:
@@ -78,6 +71,7 @@ class TeacherComparison:
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
+        """Compare a chunk, given its logits under the student."""
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         if self._exchanged is not None:
             exchange_(reference_CS, *self._exchanged)
