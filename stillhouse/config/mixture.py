@@ -18,15 +18,6 @@ Mixture = Annotated[
 """By source."""
 
 
-def as_shares(mixture: Mapping[str, Share]) -> list[dict[str, str | float | None]]:
-    """Return the mixture in the form that it had first."""
-    return [
-        {"source": source, "num_prompts": None, "weight": None}
-        | {"num_prompts" if isinstance(share, int) else "weight": share}
-        for source, share in mixture.items()
-    ]
-
-
 def prompts_by_source(mixture: Mapping[str, Share], prompts_per_step: int) -> dict[str, int]:
     """Return how many prompts of each source a batch has, in the order of `mixture`; together `prompts_per_step`.
 

@@ -1,7 +1,7 @@
 """A teacher of on-policy distillation, and how the student is compared with it."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,13 +35,9 @@ class Divergence(Section):
     """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
     weigh the sum. With a server leave it out."""
 
-    removed = {"tail": True}
-
 
 class OnPolicyTeacher(Section):
     """A teacher that scores the tokens which the student sampled."""
-
-    removed = {"offload": False, "max_in_flight": 8, "request_timeout_s": 120.0}
 
     name: str = Field(pattern=r"^[\w.-]+$")
     """Name in its metrics: `teacher_kl/NAME`."""
@@ -109,10 +105,6 @@ class OnPolicyTeacher(Section):
     def reads_own_template(self) -> bool:
         """Return whether its own chat template renders what it reads."""
         return self.template == "own" or self.alignment == "bytes"
-
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        is_4bit = self.dtype == "4bit"
-        return {**fields, "quantised": is_4bit, "dtype": "auto" if is_4bit else self.dtype}
 
     def check_fits(self, divergence: Sequence[Divergence], *, is_recorded: bool) -> None:
         """Raise ValueError if it cannot give what is compared, at each step or `is_recorded` before the first."""
