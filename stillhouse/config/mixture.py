@@ -5,16 +5,10 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from stillhouse.config.section import mapping_as
-
 Share = Annotated[int, Field(strict=True, ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
 """A number of prompts, or a share of those that no number takes."""
 # Prefect's form has no field for a value of several types.
-Mixture = Annotated[
-    Mapping[str, Share],
-    mapping_as("sources to shares, such as {maths: 0.7, code: 0.3}"),
-    WithJsonSchema({"type": "object"}),
-]
+Mixture = Annotated[Mapping[str, Share], WithJsonSchema({"type": "object"})]
 """By source."""
 
 

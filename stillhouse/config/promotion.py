@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from stillhouse.config.section import Section, mapping_as
+from stillhouse.config.section import Section
 
 
 class ApprovalConfig(Section):
@@ -53,10 +53,7 @@ class PromotionConfig(Section):
     level: float = Field(default=0.05, gt=0.0, lt=0.5)
     """Largest one-sided p of the paired test: the chance, over all students, of promoting one that is no better. A tag
     on which the student is worse by a p below it blocks the promotion."""
-    no_worse: Annotated[
-        dict[Metric, Annotated[float, Field(ge=0.0)]],
-        mapping_as("metrics to margins, such as {mean_completion_tokens: 50}"),
-    ] = {}
+    no_worse: dict[Metric, Annotated[float, Field(ge=0.0)]] = {}
     """Metrics on which the student may not be worse, with the largest decline that the confidence interval may reach,
     in the metric's unit: `accuracy: 0.02` is two points. Fewer tokens and truncated answers are better, of all others
     more."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Address, Section, later_field, mapping_as
+from stillhouse.config.section import Address, Section, later_field
 from stillhouse.types import JsonObject
 
 Verifier = Literal[
@@ -26,7 +26,7 @@ class PromptsConfig(Section):
     """Path of a txt, jsonl, json, csv, tsv or Parquet file, `embedded:NAME`, or for a Hugging Face dataset `hf:NAME`,
     `hf:NAME:CONFIG`, `hf:NAME[SPLIT]`; without a split `train`, and never the test split of a benchmark that you will
     report. Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
-    sources: Annotated[dict[str, str], mapping_as("names to addresses, such as {maths: maths.jsonl}")] = later_field({})
+    sources: dict[str, str] = later_field({})
     """Several sources by name in place of `source`. Each prompt has the name in its metadata as `prompt_source`; one
     that several sources have belongs to the first."""
     max_prompts: int | None = Field(default=None, ge=1)

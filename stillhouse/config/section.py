@@ -107,17 +107,6 @@ def later_field(default: Any, **constraints: Any) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default, **constraints)
 
 
-def mapping_as(form: str) -> BeforeValidator:
-    """Return a validator that refuses a list, as the field once was, by the `form` of what it is now."""
-
-    def refuse_list(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            raise ValueError(f"expected a mapping of {form}")
-        return value
-
-    return BeforeValidator(refuse_list)
-
-
 def _is_address(value: str) -> str:
     if urlsplit(value).scheme not in ("http", "https"):
         raise PydanticCustomError(
