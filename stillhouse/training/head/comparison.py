@@ -74,7 +74,8 @@ class TeacherComparison:
         """Compare a chunk, given its logits under the student."""
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         if self._exchanged is not None:
-            exchange_(reference_CS, *self._exchanged)
+            both = list(self._exchanged)
+            reference_CS[:, both] = reference_CS[:, both[::-1]]
         blocks = by_rows(
             _compare_,
             *(reference_CS, logits_CV, self._targets_N[chunk]),
@@ -107,13 +108,6 @@ def _compare_(
     values_R, gradients_RS = divergences(Pair(log_p_RS, log_q_RS), terms)
     reference_RS.copy_(gradients_RS)
     return values_R, logprobs_R
-
-
-def exchange_(logits_CS: Tensor, first: int, second: int) -> None:
-    """Have two ids change places."""
-    first_C = logits_CS[:, first].clone()
-    logits_CS[:, first] = logits_CS[:, second]
-    logits_CS[:, second] = first_C
 
 
 def log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:

@@ -36,7 +36,11 @@ class SharedBatches:
             if self.queue is not None:
                 self._current = self.ranks.broadcast(self.queue.get(index, policy_version))
             else:
-                self._current = self._follow()
+                told: RolloutTable | tuple[int, int] = self.ranks.broadcast(None)
+                while not isinstance(told, RolloutTable):
+                    self.begin(*told)
+                    told = self.ranks.broadcast(None)
+                self._current = told
         return self._current
 
     def keep(self, batch: RolloutTable) -> None:
@@ -49,10 +53,3 @@ class SharedBatches:
         """Delete batches that no checkpoint leads back to."""
         if self.queue is not None:
             self.queue.forget_before(index)
-
-    def _follow(self) -> RolloutTable:
-        while True:
-            told: RolloutTable | tuple[int, int] = self.ranks.broadcast(None)
-            if isinstance(told, RolloutTable):
-                return told
-            self.begin(*told)
