@@ -178,7 +178,7 @@ def _sample_shards(
 
 def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     """Return a digest, equal for rollouts of the same teacher, sampling and tools, whatever their number."""
-    amounts = {"num_samples", "trajectories_file", "failure_budget"}
+    amounts = {"num_samples", "trajectories_file"}
     rollouts = {name: value for name, value in inputs["rollouts"].identity().items() if name not in amounts}
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 

@@ -167,6 +167,5 @@ def on_policy_task(
         "budget": remaining_budget(context.run_id, context.budget),
         "rules": rules,
     }
-    trains = stage is ON_POLICY
     runtime, logged_as = (context.runtime, "student") if trains else (context.runtime.in_one_process, None)
     return run_training_job(job, start, student, stage, key, context, runtime, logged_as=logged_as)

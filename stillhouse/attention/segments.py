@@ -5,7 +5,6 @@ Dimensions: T time, H heads, D width of a head.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Final
 
 import torch
@@ -19,11 +18,6 @@ from stillhouse.errors import TrainingError
 
 _MAX_VARLEN_WIDTH: Final = 256
 """Widest head of the flash kernels."""
-# The kernels group query heads by themselves, forward and backward, wherever there are fewer heads of keys. torch 2.13
-# merely checks the number of heads in Python, which this argument relaxes; torch 2.11 neither checks nor knows it.
-_GROUPED_HEADS: Final[dict[str, Any]] = (
-    {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +114,8 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, option
         scale=options.get("scaling"),
         # Tokens to the left of a token; transformers' window counts the token itself.
         window_size=(-1 if window is None else window - 1, 0),
-        **_GROUPED_HEADS,
+        # The kernels group query heads by themselves; this relaxes a check of their number.
+        enable_gqa=True,
     )
     assert isinstance(output, Tensor)
     return output[None]

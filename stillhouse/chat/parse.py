@@ -35,15 +35,8 @@ _CONSTANTS: Final = {"True": True, "False": False, "None": None}
 """Values that templates write as Python does."""
 
 
-def name_and_arguments(body: str, tools: Tools) -> tuple[str, str] | None:
-    """Return name and arguments of a call, these as JSON text, as written where they are; None when `body` is none.
-
-    Values between tags are strings where the schema in `tools` says so, and else JSON if they can be read as such.
-    """
-    return _from_json(body) or _from_tags(body, tools)
-
-
 def _from_json(body: str) -> tuple[str, str] | None:
+    """Return name and arguments of a call, these as JSON text, as they are written; None when `body` is none."""
     try:
         value = json.loads(body)
     except json.JSONDecodeError:
@@ -71,6 +64,7 @@ def _spelling(body: str, arguments: dict[str, Any]) -> str:
 
 
 def _from_tags(body: str, tools: Tools) -> tuple[str, str] | None:
+    """Return the same; values are strings where the schema in `tools` says so, else JSON if they can be read so."""
     for call, argument in _TAGGED:
         match = call.fullmatch(body)
         if match is not None and not argument.sub("", match["arguments"]).strip():
@@ -138,9 +132,8 @@ def split_calls(text: str, first_call_index: int = 0, tools: Tools = None) -> tu
 
 def parse_call(block: str, call_id: str, tools: Tools = None) -> ToolCall:
     """Return the call that a `<tool_call>` block spells, of which the end may be missing."""
-    body = block.removeprefix(CALL)
-    parsed = name_and_arguments(body.removesuffix(END_CALL), tools) if body.endswith(END_CALL) else None
-    name, arguments = parsed or (MALFORMED_CALL, block)
+    body, end = block.removeprefix(CALL).removesuffix(END_CALL), block.endswith(END_CALL)
+    name, arguments = (end and (_from_json(body) or _from_tags(body, tools))) or (MALFORMED_CALL, block)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

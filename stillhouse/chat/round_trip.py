@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.content import calls_of, reasoning_of, text_of
+from stillhouse.chat.message_form import CALL_PROBE, CALL_PROBE_TOOLS
 from stillhouse.chat.next_turn import stop_token_ids
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
@@ -19,24 +20,13 @@ from stillhouse.chat.template import render_text
 from stillhouse.chat.thinking import CLOSING
 from stillhouse.chat.tokenizer import special_tokens
 from stillhouse.chat.turn import said_in
-from stillhouse.types import Message, ToolCall, Tools, ToolSchema
+from stillhouse.types import Message, Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MAX_SHOWN: Final = 80
-_WORD: Final = {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}}
-_TOOL: Final[ToolSchema] = {
-    "type": "function",
-    "function": {"name": "look_up", "description": "Looks a word up.", "parameters": _WORD},
-}
-_CALL: Final[ToolCall] = {
-    "id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}
-}  # fmt: skip
-_PROBE: Final[list[Message]] = [
-    {"role": "user", "content": "question"},
-    {"role": "assistant", "content": "text", "tool_calls": [_CALL]},
-]
+_PROBE: Final[list[Message]] = [CALL_PROBE[0], {**CALL_PROBE[1], "content": "text"}]
 
 
 class RoundTrip:
@@ -48,12 +38,12 @@ class RoundTrip:
         self._is_parsed = False
         try:
             self._end_tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
-            samples = render_spans(tokenizer, _PROBE, [_TOOL])
+            samples = render_spans(tokenizer, _PROBE, CALL_PROBE_TOOLS)
         except TemplateError:
             return  # It refuses a plain call; each conversation shows what else it refuses.
         # Values between tags may have lost their types, which is no fault of the conversation.
         self._is_parsed = all(
-            _CALL["function"]["arguments"] in text and self._difference(_PROBE[index], text, True) is None
+            calls_of(_PROBE[1])[0].arguments in text and self._difference(_PROBE[index], text, True) is None
             for index, text in _completions(samples)
         )
 
@@ -115,10 +105,10 @@ def call_problem(message: Message) -> str | None:
 def reads_calls(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """Return whether `parse_completion` reads calls in the form in which the template writes them."""
     try:
-        ((_, text),) = _completions(render_spans(tokenizer, _PROBE, [_TOOL]))
+        ((_, text),) = _completions(render_spans(tokenizer, _PROBE, CALL_PROBE_TOOLS))
     except TemplateError:
         return False
-    return _calls(parse_completion(text, tools=[_TOOL])) == _calls(_PROBE[-1])
+    return _calls(parse_completion(text, tools=CALL_PROBE_TOOLS)) == _calls(_PROBE[-1])
 
 
 def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:

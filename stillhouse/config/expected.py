@@ -21,7 +21,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("list_type", "tuple_type"), "expected a list"),
     "too_short": "expected {min_length} or more items",
     "too_long": "expected at most {max_length} items",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected a mapping"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "expected a mapping"),
     "missing": "missing; it has no default",
 }
 

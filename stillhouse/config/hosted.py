@@ -29,7 +29,8 @@ def hosted_addresses(config: DistillConfig, environment: Mapping[str, str]) -> I
         models["dataset.judge.model"] = (judge.model, runtime.judge_api_key_env or runtime.api_key_env)
     url = environment.get("OPENAI_BASE_URL")
     for section, (model, variable) in models.items():
-        if "base_url" in model.model_fields_set or _is_here(model.model):
+        is_here = model.model.startswith(("embedded:", "/", "./", "../", "~")) or Path(model.model).is_dir()
+        if "base_url" in model.model_fields_set or is_here:
             continue
         if _OPENAI_MODEL.fullmatch(model.model):
             if variable != OPENAI_KEY and not url:
@@ -47,7 +48,3 @@ def hosted_addresses(config: DistillConfig, environment: Mapping[str, str]) -> I
                 f"--set {section}.base_url={url}, for the second --set {section}.base_url=null",
                 code="which-endpoint",
             )
-
-
-def _is_here(model: str) -> bool:
-    return model.startswith(("embedded:", "/", "./", "../", "~")) or Path(model).is_dir()

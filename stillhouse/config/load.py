@@ -38,7 +38,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
         body = {}
     if not isinstance(body, dict):
         raise ConfigError(
-            f"{path}: expected sections such as `prompts:` at the top level, saw {_kind(body)}", code="sections"
+            f"{path}: expected sections such as `prompts:` at the top level, saw {type(body).__name__} {body!r}",
+            code="sections",
         )
     return parse_config(body, origin=str(path), overrides=overrides)
 
@@ -131,7 +132,3 @@ def _meant(location: tuple[int | str, ...]) -> str:
     if meant:
         return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"known keys here: {', '.join(known)}" if known else "leave it out"
-
-
-def _kind(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"

@@ -8,20 +8,8 @@ from pydantic import Field, WithJsonSchema
 Share = Annotated[int, Field(strict=True, ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
 """A number of prompts, or a share of those that no number takes."""
 # Prefect's form has no field for a value of several types.
-Mixture = Annotated[
-    Mapping[str, Share],
-    WithJsonSchema({"type": "object"}),
-]
+Mixture = Annotated[Mapping[str, Share], WithJsonSchema({"type": "object"})]
 """By source."""
-
-
-def as_shares(mixture: Mapping[str, Share]) -> list[dict[str, str | float | None]]:
-    """Return the mixture in the form that it had first."""
-    return [
-        {"source": source, "num_prompts": None, "weight": None}
-        | {"num_prompts" if isinstance(share, int) else "weight": share}
-        for source, share in mixture.items()
-    ]
 
 
 def prompts_by_source(mixture: Mapping[str, Share], prompts_per_step: int) -> dict[str, int]:

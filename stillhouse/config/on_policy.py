@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stillhouse.config.mixture import Mixture, as_shares, prompts_by_source
+from stillhouse.config.mixture import Mixture, prompts_by_source
 from stillhouse.config.on_policy_teacher import Divergence, OnPolicyTeacher
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Addresses, Section, later_field
@@ -23,12 +23,6 @@ class OnPolicyConfig(Section):
     """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
 
     form_first = ("enabled", "algorithm", "teacher", "num_steps", "prompts_per_step", "learning_rate", "max_tokens")
-
-    removed = {
-        **{"kl_in_reward": False, "kl_discount_factor": 0.0, "kl_baseline": False},
-        **{"ppo_dual_clip": None, "cispo_min": 0.0, "cispo_max": 4.0},
-        **{"agentic": "auto", "top_p": 1.0, "advantage_against": "current", "show_every_steps": 20},
-    }
 
     enabled: bool = False
     """Run this stage, after SFT if that runs too."""
@@ -164,19 +158,7 @@ class OnPolicyConfig(Section):
         return self.num_substeps * self.num_passes
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        del fields["algorithm"]
-        trainer = fields.pop("trainer")
-        for name in ("generate_every_steps", "num_generations"):
-            # They came later here than in SFT.
-            if trainer[name] == TrainerConfig.model_fields[name].default:
-                del trainer[name]
-        if self.mixture:
-            fields["mixture"] = as_shares(self.mixture)
-        fields["ppo_clip_low"], fields["ppo_clip_high"] = fields.pop("ppo_clip")
-        fields["correction_min"], fields["correction_max"] = fields.pop("correction_bounds")
-        if len(self.engine_url or ()) == 1:
-            fields["engine_url"] = fields["engine_url"][0]
-        return {**trainer, **fields, "engine": "vllm" if self.engine_url else "transformers"}
+        return {**fields.pop("trainer"), **fields}
 
     @model_validator(mode="before")
     @classmethod

@@ -1,7 +1,7 @@
 """A teacher of on-policy distillation, and how the student is compared with it."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,10 +9,6 @@ from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Address, ChatTemplateKwargs, Section, later_field
 
 TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
-
-_STUDENT_KINDS: Final[frozenset[TeacherKind]] = frozenset({"base", "ema"})
-_SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
-_MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "device")
 
 
 class Divergence(Section):
@@ -35,13 +31,9 @@ class Divergence(Section):
     """Whose most probable tokens. `teacher` for `forward_kl`, `student` for `reverse_kl`: the side whose probabilities
     weigh the sum. With a server leave it out."""
 
-    removed = {"tail": True}
-
 
 class OnPolicyTeacher(Section):
     """A teacher that scores the tokens which the student sampled."""
-
-    removed = {"offload": False, "max_in_flight": 8, "request_timeout_s": 120.0}
 
     name: str = Field(pattern=r"^[\w.-]+$")
     """Name in its metrics: `teacher_kl/NAME`."""
@@ -93,7 +85,7 @@ class OnPolicyTeacher(Section):
     @property
     def is_local(self) -> bool:
         """Return whether its full distribution is available, not only log-probabilities of some tokens."""
-        return self.kind not in _SERVED_KINDS
+        return self.kind not in ("vllm", "sglang", "echo")
 
     @property
     def is_here(self) -> bool:
@@ -103,16 +95,12 @@ class OnPolicyTeacher(Section):
     @property
     def is_student(self) -> bool:
         """Return whether it is the student with other weights."""
-        return self.kind in _STUDENT_KINDS
+        return self.kind in ("base", "ema")
 
     @property
     def reads_own_template(self) -> bool:
         """Return whether its own chat template renders what it reads."""
         return self.template == "own" or self.alignment == "bytes"
-
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        is_4bit = self.dtype == "4bit"
-        return {**fields, "quantised": is_4bit, "dtype": "auto" if is_4bit else self.dtype}
 
     def check_fits(self, divergence: Sequence[Divergence], *, is_recorded: bool) -> None:
         """Raise ValueError if it cannot give what is compared, at each step or `is_recorded` before the first."""
@@ -165,7 +153,7 @@ class OnPolicyTeacher(Section):
     def _has_nothing_of_another_kind(self) -> Self:
         unused = {
             "api_key_env": self.is_local or self.is_here,
-            **dict.fromkeys(_MODEL_FIELDS, not self.is_local or self.kind == "ema"),
+            **dict.fromkeys(("dtype", "device"), not self.is_local or self.kind == "ema"),
             "template": self.is_student or self.alignment == "bytes",
             "chat_template_kwargs": not self.reads_own_template,
             "top_k": self.kind == "echo" or self.alignment == "bytes",

@@ -21,15 +21,14 @@ class PromptsConfig(Section):
     """Where prompts come from and which of them are held out for evaluation."""
 
     form_first = ("source", "max_prompts", "held_out_fraction", "verifier")
-    removed = {"format": "auto", "hf_split": "train", "failure_budget": 0.05}
 
     source: str = "embedded:prompts.jsonl"
     """Path of a txt, jsonl, json, csv, tsv or Parquet file, `embedded:NAME`, or for a Hugging Face dataset `hf:NAME`,
     `hf:NAME:CONFIG`, `hf:NAME[SPLIT]`; without a split `train`, and never the test split of a benchmark that you will
     report. Prefer jsonl with `metadata.expected_answer`, so that answers can be verified."""
     sources: dict[str, str] = later_field({})
-    """Several sources by name, such as `{maths: maths.jsonl}`, in place of `source`. Each prompt has the name in its
-    metadata as `prompt_source`; one that several sources have belongs to the first."""
+    """Several sources by name in place of `source`. Each prompt has the name in its metadata as `prompt_source`; one
+    that several sources have belongs to the first."""
     max_prompts: int | None = Field(default=None, ge=1)
     """Most distinct prompts to use of a source, from the first; None uses all. Begin with 20 to see a config through:
     raised later, it pays only for the prompts that are new."""
@@ -67,7 +66,6 @@ class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
     form_first = ("name", "command", "url", "allow")
-    removed = {"timeout_s": 60.0}
 
     name: str = Field(min_length=1)
     """Name in messages and logs; any that tells servers apart."""
@@ -96,7 +94,6 @@ class ToolsConfig(Section):
     """Tools the teacher and the student may call, and the user's rewards."""
 
     form_first = ("builtin", "file", "rewards_file")
-    removed = {"browse_max_characters": 8000, "search_url": None}
 
     builtin: tuple[Literal["calculator", "browse"], ...] = ()
     """Tools that come with Stillhouse: `calculator`, and `browse`, which reads a web page as markdown."""
@@ -128,7 +125,6 @@ class TeacherConfig(Section):
     """The model imitated."""
 
     form_first = ("model", "base_url")
-    removed = {"prices_file": None}
 
     model: str = "embedded:teacher"
     """Model name at the endpoint; without an endpoint, a Hugging Face id, a folder, or `embedded:NAME`. Measure it
@@ -185,22 +181,13 @@ class TeacherConfig(Section):
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
         # Answers are the same through either.
-        fields.pop("client", None)
-        prices = fields.pop("usd_per_million_tokens", {})
-        fields |= {f"usd_per_million_{kind}_tokens": prices.pop(kind, None) for kind in ("prompt", "completion")}
-        return {**fields, "usd_per_million_tokens": prices} if prices else fields
+        return {name: value for name, value in fields.items() if name != "client"}
 
 
 class RolloutsConfig(Section):
     """Sampling from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     form_first = ("max_prompts", "num_samples", "system_prompt", "temperature", "max_tokens", "max_turns")
-    removed = {
-        "failure_budget": 0.1,
-        "termination_policy": "last_tool",
-        "continue_message": "Continue.",
-        "max_rollout_usd": None,
-    }
 
     max_prompts: int | None = Field(default=None, ge=1)
     """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them. Begin with a
@@ -267,9 +254,6 @@ class RolloutsConfig(Section):
     def keyed_top_p(self) -> float | None:
         """Return the nucleus that keys hold: 1 where only a temperature is set, as all of them had it at first."""
         return 1.0 if self.top_p is None and self.temperature is not None else self.top_p
-
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "top_p": self.keyed_top_p}
 
 
 class BudgetConfig(Section):

@@ -14,7 +14,6 @@ class EvaluationConfig(Section):
     """How base, students and teacher are compared on the held-out prompts."""
 
     form_first = ("enabled", "max_prompts", "num_samples")
-    removed = {"failure_budget": 0.1, "confidence": 0.95}
 
     enabled: bool = True
     """Run this stage."""

@@ -1,6 +1,6 @@
 """Sections of the student and of the trainings it goes through."""
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,7 +12,6 @@ class StudentConfig(Section):
     """The model trained."""
 
     form_first = ("model", "parameters", "max_length")
-    removed = {"neftune_alpha": None}
 
     model: str = "embedded:student"
     """Hugging Face id, a folder, or `embedded:NAME`. Begin with the smallest of the teacher's family, such as
@@ -65,11 +64,6 @@ _Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 class TrainerConfig(Section):
     """Settings of training by any method: optimiser, schedule, memory, checkpoints, measurements."""
-
-    removed = {
-        **{"decay_share": 0.2, "min_learning_rate": 0.0},
-        **{"activation_offload": False, "keep_checkpoints": 2, "divergence_factor": 3.0},
-    }
 
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
     """AdamW, AdamW with 8-bit states (CUDA only), or Muon for the hidden matrices of full fine-tuning. `adamw` first;
@@ -127,10 +121,6 @@ class TrainerConfig(Section):
     """Seed of data order, adapter initialisation, dropout and sampling. Three seeds show how much of a difference is
     chance."""
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        beta1, beta2 = fields.pop("betas")
-        return {**fields, "beta1": beta1, "beta2": beta2}
-
 
 class SftSource(Section):
     """Conversations to train on that do not come from this run's rollouts."""
@@ -150,7 +140,6 @@ class SftConfig(Section):
     """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     form_first = ("enabled", "num_epochs", "batch_size", "learning_rate")
-    removed = {"label_smoothing": 0.0, "z_loss": 0.0, "max_tokens": 512, "max_turns": 10}
 
     enabled: bool = True
     """Run this stage."""
@@ -194,9 +183,7 @@ class SftConfig(Section):
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        learnt = fields.pop("train_on")
-        parts = {f"train_on_{part}": part in learnt for part in get_args(_Part)}
-        return {**fields.pop("trainer"), **fields, **parts}
+        return {**fields.pop("trainer"), **fields}
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:

@@ -37,14 +37,12 @@ def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
     return read_file(folder / f"{split}.parquet")
 
 
-def read_file(
-    path: Path, columns: Sequence[str] | None = None, *, optional: Collection[str] = ()
-) -> Iterator[JsonObject]:
-    """Yield the rows of any such file; `columns` None reads all, and those of `optional` may be absent.
+def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[JsonObject]:
+    """Yield the rows of any such file; `columns` None reads all.
 
     Raises InputError if the file is missing, is damaged, or lacks a column.
     """
-    for batch in iter_columns(path, columns, optional=optional, batch_rows=_BATCH_ROWS):
+    for batch in iter_columns(path, columns, batch_rows=_BATCH_ROWS):
         for row in batch.to_pylist():
             yield parsed(row)
 
@@ -60,7 +58,7 @@ def parsed(row: JsonObject, loads: Callable[[str], Any] = exact_json.loads) -> J
 
 
 def iter_columns(
-    path: Path, columns: Sequence[str] | None, *, optional: Collection[str] = (), batch_rows: int = _COLUMN_ROWS
+    path: Path, columns: Sequence[str] | None, *, batch_rows: int = _COLUMN_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of some columns of a file in the order given, None for all, with JSON as text.
 
@@ -69,7 +67,7 @@ def iter_columns(
     try:
         # `pre_buffer` would keep row groups in memory until the file is closed.
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            if missing := set(columns or ()).difference(file.schema_arrow.names, optional):
+            if missing := set(columns or ()).difference(file.schema_arrow.names):
                 raise InputError(f"dataset file {path} lacks {', '.join(sorted(missing))}: build the dataset again")
             for batch in file.iter_batches(batch_rows, columns=columns):
                 yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], batch.schema.names)

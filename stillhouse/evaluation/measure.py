@@ -61,14 +61,7 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
         1 - C(n - c, k) / C(n, k)
 
     Chen et al. 2021, "Evaluating large language models trained on code", equation 1 (arXiv 2107.03374).
-
-    Raises:
-        ValueError: not 0 <= num_right <= num_samples, or not 1 <= k <= num_samples.
     """
-    if not 0 <= num_right <= num_samples or not 1 <= k <= num_samples:
-        raise ValueError(
-            f"pass@{k} of {num_right} right among {num_samples}: expected 0 <= right <= samples and 1 <= k <= samples"
-        )
     return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
 
 

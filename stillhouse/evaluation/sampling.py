@@ -8,13 +8,9 @@ def evaluation_rollouts(
 ) -> RolloutsConfig:
     """Return how models are sampled to compare them; its completions in the journal are found by it."""
     return RolloutsConfig(
-        num_samples=evaluation.num_samples,
+        **evaluation.model_dump(exclude={"enabled", "max_prompts"}),
         system_prompt=system_prompt,
-        temperature=evaluation.temperature,
-        max_tokens=evaluation.max_tokens,
-        max_turns=evaluation.max_turns,
         # On-policy training, whose student is measured here, samples none either.
         closing_answer=False,
-        seed=evaluation.seed,
         record_tokens=record_tokens,
     )

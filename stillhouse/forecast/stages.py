@@ -94,11 +94,8 @@ class Forecast:
         """Return the line of the sequences that served teachers score, each once, whatever its turns."""
         if stage == "on_policy":
             config = self.config.on_policy
-            teachers, turns, longest = (
-                config.teachers if config.needs_teacher else (),
-                config.max_turns,
-                config.max_tokens,
-            )
+            teachers = config.teachers if config.needs_teacher else ()
+            turns, longest = config.max_turns, config.max_tokens
             count = config.num_batches * config.prompts_per_step * config.group_size
         else:
             teachers, rollouts = self.config.sft.teachers, self.config.rollouts

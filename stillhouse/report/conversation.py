@@ -110,8 +110,7 @@ class SampleTrajectory:
 def comparison(row: Mapping[str, Any]) -> str:
     """Return what of an answer was compared with what, the verdict, and why, in words; empty without any of these.
 
-    `row` has the columns `expected_answer`, `verified`, `compared` and `verification` of a dataset; older ones lack
-    `compared`.
+    `row` has the columns `expected_answer`, `verified`, `compared` and `verification` of a dataset.
     """
     compared, verified, note = row.get("compared"), row.get("verified"), row.get("verification")
     expected = row.get("expected_answer")

@@ -79,10 +79,6 @@ def _environment() -> "Environment":
     return environment
 
 
-def _figure(value: float) -> str:
-    return short(value) if abs(value) >= 100.0 else f"{value:.3g}"
-
-
 def _view(stage: str, name: str, points: Curve) -> dict[str, str]:
     """Return a curve as the page draws it, in an SVG of 300 by 90 units."""
     steps, values = zip(*points, strict=True)
@@ -92,5 +88,6 @@ def _view(stage: str, name: str, points: Curve) -> dict[str, str]:
         f"{_WIDTH * (step - steps[0]) / width:.1f},{_HEIGHT * (1 - (value - low) / height):.1f}"
         for step, value in points
     )
-    figures = {key: _figure(value) for key, value in {"last": values[-1], "low": low, "high": high}.items()}
-    return {"stage": stage, "name": name.replace("_", " "), "path": "M" + " L".join(places), **figures}
+    figures = {"last": values[-1], "low": low, "high": high}
+    shown = {key: short(value) if abs(value) >= 100.0 else f"{value:.3g}" for key, value in figures.items()}
+    return {"stage": stage, "name": name.replace("_", " "), "path": "M" + " L".join(places), **shown}

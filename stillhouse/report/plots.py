@@ -141,11 +141,9 @@ def series(rows: Sequence[JsonObject], metric: str) -> list[Point]:
 def sft_plot(rows: Sequence[JsonObject]) -> str | None:
     """Return the cross-entropy of training and validation by step, and the accuracy of sampled answers if measured.
 
-    Cross-entropy is drawn whatever the loss, so that training and validation compare; trainings whose loss it is may
-    log it as `loss` only.
+    Cross-entropy is drawn whatever the loss, so that training and validation compare.
     """
-    loss = series(rows, "sft/nll") or series(rows, "sft/loss")
-    validation = series(rows, "sft/validation_nll") or series(rows, "sft/validation_loss")
+    loss, validation = series(rows, "sft/nll"), series(rows, "sft/validation_nll")
     accuracy = series(rows, "sft/generation_accuracy")
     if not loss and not validation:
         return None

@@ -127,7 +127,7 @@ class Generator:
             row = self._waiting[0]
             prompt = tuple(row.request.prompt_ids)
             if prompt not in groups:
-                longest = max(longest, len(prompt) - self._slots.reusable(prompt, running))
+                longest = max(longest, len(prompt) - self._slots.best(prompt, running)[1])
                 if groups and longest * (len(groups) + 1) > _PREFILL_TOKENS:
                     break
                 row.num_cached = self._slots.take(len(self._rows) + len(groups), prompt, running)

@@ -72,7 +72,8 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
         probs = logprobs.exp()
         if steps.are_cut:
             probs = _nucleus(probs, top_ps_B.float())
-            logprobs = _processed(logprobs, probs, are_processed_B != 0.0)
+            kept_B1 = probs.sum(-1, keepdim=True, dtype=torch.float64).log().to(logprobs.dtype)
+            logprobs = logprobs - torch.where(are_processed_B[:, None] != 0.0, kept_B1, torch.zeros_like(kept_B1))
         tokens_B1 = _invert(probs, uniforms_B[:, None])
         if steps.some_greedy:
             tokens_B1 = torch.where(is_greedy_B1, logprobs.argmax(-1, keepdim=True), tokens_B1)
@@ -112,12 +113,6 @@ def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
     level_B1 = level_B1.minimum(total_B1.nextafter(torch.zeros_like(total_B1)))
     # With NaN no sum is above, and an index out of range would kill a CUDA process.
     return torch.searchsorted(cumulative, level_B1, right=True).clamp_max(cumulative.shape[1] - 1)
-
-
-def _processed(logprobs_BV: Tensor, kept_BV: Tensor, are_processed_B: Tensor) -> Tensor:
-    """Return `logprobs_BV` minus the log of the kept mass in rows with `processed_logprobs`."""
-    mass_B1 = kept_BV.sum(-1, keepdim=True, dtype=torch.float64).log().to(logprobs_BV.dtype)
-    return logprobs_BV - torch.where(are_processed_B[:, None], mass_B1, torch.zeros_like(mass_B1))
 
 
 def _nucleus(probs_BV: Tensor, top_p_B: Tensor) -> Tensor:

@@ -144,10 +144,6 @@ class SlotTable:
         self._parked: dict[int, list[int]] = {}
         """Slot to the tokens whose keys and values it holds, longest parked first."""
 
-    def reusable(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
-        """Return the tokens of the prompt that some slot holds; `running` are the prompts of slots 0, 1, ..."""
-        return self._best(prompt_ids, running)[1]
-
     def take(self, slot: int, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
         """Prepare `slot`, the first behind the running rows, for a prompt.
 
@@ -158,7 +154,7 @@ class SlotTable:
             Number of leading prompt tokens that the slot holds already.
         """
         self._cache.reserve(slot + 1, 1)
-        match, num_held = self._best(prompt_ids, running)
+        match, num_held = self.best(prompt_ids, running)
         if match is not None and len(self._parked.get(match, ())) == num_held:
             tokens = self._parked.pop(match)
             if match != slot:
@@ -171,7 +167,7 @@ class SlotTable:
         else:
             self.vacate(slot)
             # `vacate` may have moved or evicted the match.
-            match, num_held = self._best(prompt_ids, running)
+            match, num_held = self.best(prompt_ids, running)
             if match is not None:
                 self._cache.copy_slots([match], [slot], num_held)
         return num_held
@@ -185,10 +181,11 @@ class SlotTable:
         """Drop all parked slots, whose keys and values are those of old weights."""
         self._parked.clear()
 
-    def _best(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]]) -> tuple[int | None, int]:
+    def best(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> tuple[int | None, int]:
         """Return the slot with the longest common prefix, and its length; (None, 0) if none matches.
 
-        Only sequences that are a prefix of the prompt, or the reverse, match.
+        Only sequences that are a prefix of the prompt, or the reverse, match. `running` are the prompts of slots 0, 1,
+        ...
         """
         prompt = list(prompt_ids)
         best: tuple[int | None, int] = (None, 0)

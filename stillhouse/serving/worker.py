@@ -122,14 +122,11 @@ class ModelWorker:
             elif isinstance(work, _Score):
                 scores.append(work)
             elif isinstance(work, _Sample):
-                self._admit(work)
+                try:
+                    self._running[self._generator.submit(work.request)] = work.future
+                except ValueError as error:
+                    work.future.set_exception(error)
         self._score(scores)
-
-    def _admit(self, work: _Sample) -> None:
-        try:
-            self._running[self._generator.submit(work.request)] = work.future
-        except ValueError as error:
-            work.future.set_exception(error)
 
     def _step(self) -> None:
         try:

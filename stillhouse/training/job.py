@@ -28,21 +28,15 @@ LOG_FILE: Final = "train.log"
 
 _NO_EFFECT: Final = {
     "enabled",
-    "activation_offload",
-    "keep_checkpoints",
-    "divergence_factor",
     "log_every_steps",
     "generate_every_steps",
     "num_generations",
     "watch",
-    "show_every_steps",
     "engine_url",
     "engine_api_key_env",
 }
 """Fields that affect what a training reports or needs, but not its result."""
-_NO_EFFECT_IN_TEACHERS: Final = {
-    *("base_url", "api_key_env", "device", "offload", "batch_tokens", "max_in_flight", "request_timeout_s")
-}
+_NO_EFFECT_IN_TEACHERS: Final = {"base_url", "api_key_env", "device", "batch_tokens"}
 
 
 class TrackingTarget(BaseModel):
@@ -167,9 +161,6 @@ class TrainJob(BaseModel):
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
-        if self.on_policy is None:
-            # They bounded answers sampled for validation only.
-            del fields["max_tokens"], fields["max_turns"]
         return fields
 
     def digest(self) -> str:

@@ -1,16 +1,17 @@
 """The examination of a pair: by `stillhouse doctor --pair`, and as a stage before an on-policy training of minutes."""
 
 import logging
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.chat.refs import adapter_base, resolve_model
 from stillhouse.config import DistillConfig, OnPolicyConfig
 from stillhouse.errors import StillhouseError, TrainingError, TrainingKilled
 from stillhouse.inference.budget import remaining_budget
+from stillhouse.inference.vllm.launch import model_facts
 from stillhouse.progress.text import duration, short
 from stillhouse.prompts.parse import parse_prompts, split_prompts
 from stillhouse.store import digest
@@ -45,8 +46,6 @@ _FLOPS: Final = 1e10
 _STUDENT_FLOPS: Final = 8.0
 """For each weight and token: 2 to sample it, 6 to train on it."""
 _TEACHER_FLOPS: Final = 2.0
-_BYTES: Final = 2
-"""Of a stored weight, at least."""
 _MINUTES_S: Final = 600.0
 _TRAIN_PASSES: Final = 3.0
 """Forward passes that an optimiser step costs: one, and a backward pass of two."""
@@ -190,23 +189,14 @@ def num_trajectories(config: OnPolicyConfig) -> int:
 def may_take_minutes(config: OnPolicyConfig, student_ref: str, teacher_refs: Iterable[str]) -> bool:
     """Return if a training may take more than ten minutes, were every completion as long as allowed, on one CPU core.
 
-    Rather too often yes than too seldom: always for models whose size is not known here, such as those of the hub.
+    Rather too often yes than too seldom: always for models whose size is not known here.
     """
     turns = config.max_turns
     tokens = num_trajectories(config) * config.max_tokens * turns
-    student, *teachers = (_num_weights(ref) for ref in (student_ref, *teacher_refs))
+    # Of at least two bytes each.
+    student, *teachers = (model_facts(ref)[1] / 2 or math.inf for ref in (student_ref, *teacher_refs))
     flops = tokens * (_STUDENT_FLOPS * config.num_passes * student + _TEACHER_FLOPS * sum(teachers))
     return flops / _FLOPS > _MINUTES_S
-
-
-def _num_weights(ref: str) -> float:
-    """Return at most so many, those of its base where it is an adapter; infinite where the files are not here."""
-    folder = Path(resolve_model(ref))
-    if not folder.is_dir():
-        return float("inf")
-    if (base := adapter_base(folder)) is not None:
-        return _num_weights(base)
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) / _BYTES or float("inf")
 
 
 def training_finding(config: OnPolicyConfig, facts: Mapping[str, Any]) -> PairFinding:

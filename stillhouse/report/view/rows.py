@@ -20,8 +20,6 @@ from stillhouse.verification import examine_trajectory
 Outcome = Literal["right", "wrong", "unverified", "failed"]
 
 _LABELS: Final = ("id", "verified", "compared", "verification", "kept", "drop_reasons", "split", "num_tokens")
-_ADDED: Final = frozenset({"compared"})
-"""Columns that older datasets lack."""
 _OUTCOMES: Final[dict[bool | None, Outcome]] = {True: "right", False: "wrong", None: "unverified"}
 _FIGURES: Final = {
     "turns": "turns",
@@ -57,7 +55,7 @@ class ViewRow:
 
 def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
     """Yield the trajectories of a source; memory holds labels and metadata alone. Raises InputError for a bad file."""
-    labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS, optional=_ADDED)}
+    labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS)}
     metadata: dict[str, PromptMetadata] = {}
     for path in source.metadata:
         metadata.update(read_metadata(path))

@@ -4,7 +4,7 @@ Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabul
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ class ComparisonResult(NamedTuple):
     reference_logprobs_C: Tensor | None = None
     gradients_CS: Tensor | None = None
     """Of each token's divergence by its logits / softness of the shared ids, in the type of the logits."""
-
-
-class Comparison(Protocol):
-    """Compares the student with a teacher."""
-
-    def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
-        """Compare a chunk, given its logits under the student."""
 
 
 class TeacherComparison:
@@ -78,9 +71,11 @@ class TeacherComparison:
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
+        """Compare a chunk, given its logits under the student."""
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         if self._exchanged is not None:
-            exchange_(reference_CS, *self._exchanged)
+            both = list(self._exchanged)
+            reference_CS[:, both] = reference_CS[:, both[::-1]]
         blocks = by_rows(
             _compare_,
             *(reference_CS, logits_CV, self._targets_N[chunk]),
@@ -113,13 +108,6 @@ def _compare_(
     values_R, gradients_RS = divergences(Pair(log_p_RS, log_q_RS), terms)
     reference_RS.copy_(gradients_RS)
     return values_R, logprobs_R
-
-
-def exchange_(logits_CS: Tensor, first: int, second: int) -> None:
-    """Have two ids change places."""
-    first_C = logits_CS[:, first].clone()
-    logits_CS[:, first] = logits_CS[:, second]
-    logits_CS[:, second] = first_C
 
 
 def log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:

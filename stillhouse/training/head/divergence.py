@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
-from stillhouse.training.head.forms import FORMS, Compared, Form, Pair
+from stillhouse.training.head.forms import FORMS, Form, Pair, Part
 
 
 class TeacherTop(NamedTuple):
@@ -36,21 +36,13 @@ class TeacherTop(NamedTuple):
         return TeacherTop(self.ids_RK[:, :count], self.logprobs_RK[:, :count], log_tail_R1)
 
 
-class _Part(NamedTuple):
-    """As `Compared`."""
-
-    p_RS: Tensor
-    q_RS: Tensor
-    r_RS: Tensor
-
-
 class ComparedIds(NamedTuple):
     """K ids of each row under student and teacher, and all others as one."""
 
     ids_RK: Tensor
-    inside: Compared
+    inside: Part
     """The ids, [R, K] each."""
-    tail: Compared
+    tail: Part
     """All others, [R, 1] each."""
 
 
@@ -98,9 +90,9 @@ def best_of(pair: Pair, term: Divergence, most: int) -> ComparedIds:
     """Return the `most` best ids of teacher or student, of whole distributions."""
     ranking_RS = pair.q_RS if term.top_k_of == "teacher" else pair.p_RS
     ids_RK = ranking_RS.topk(min(most, ranking_RS.shape[1]), dim=-1).indices
-    inside = _Part(*(probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS)))
+    inside = Part(*(probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS)))
     p_R1, q_R1 = (_mass_outside(probabilities_RS, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS))
-    return ComparedIds(ids_RK, inside, _Part(p_R1, q_R1, p_R1.log() - q_R1.log()))
+    return ComparedIds(ids_RK, inside, Part(p_R1, q_R1, p_R1.log() - q_R1.log()))
 
 
 def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
@@ -109,8 +101,8 @@ def merged(log_p_RS: Tensor, p_RX: Tensor, teacher: TeacherTop) -> ComparedIds:
     log_p_RK = log_p_RS.gather(1, teacher.ids_RK.clamp(max=size - 1))
     r_RK = torch.where(teacher.ids_RK < size, log_p_RK - teacher.logprobs_RK, 0.0)
     p_R1 = _mass_outside(p_RX, teacher.ids_RK)
-    inside = _Part(p_RX.gather(1, teacher.ids_RK), teacher.logprobs_RK.exp(), r_RK)
-    tail = _Part(p_R1, teacher.log_tail_R1.exp(), p_R1.log() - teacher.log_tail_R1)
+    inside = Part(p_RX.gather(1, teacher.ids_RK), teacher.logprobs_RK.exp(), r_RK)
+    tail = Part(p_R1, teacher.log_tail_R1.exp(), p_R1.log() - teacher.log_tail_R1)
     return ComparedIds(teacher.ids_RK, inside, tail)
 
 
@@ -128,7 +120,7 @@ def add_top_k_(gradients_RS: Tensor, p_RS: Tensor, compared: ComparedIds, term: 
     return term.weight * values_R
 
 
-def _form(term: Divergence, part: Compared) -> Form:
+def _form(term: Divergence, part: Part) -> Form:
     """Compute as `FORMS` do; of a plain KL with the constant in g, which counts where the others are left out."""
     match term.kind:
         case "reverse_kl":

@@ -20,7 +20,7 @@ Dimensions: R rows, S ids.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,15 +34,12 @@ Form = tuple[Tensor, Tensor]
 """The divergence of each row, and p g of each of its ids."""
 
 
-class Compared(Protocol):
+class Part(NamedTuple):
     """Some ids of each row: their probabilities p under the student and q under the teacher, and r."""
 
-    @property
-    def p_RS(self) -> Tensor: ...
-    @property
-    def q_RS(self) -> Tensor: ...
-    @property
-    def r_RS(self) -> Tensor: ...
+    p_RS: Tensor
+    q_RS: Tensor
+    r_RS: Tensor
 
 
 class Pair:
@@ -60,6 +57,9 @@ class Pair:
         if self._q_RS is None:
             self._q_RS = probabilities(self._log_q_RS)
         return self._q_RS
+
+
+Compared = Pair | Part
 
 
 def probabilities(logprobs_RS: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from stillhouse.config import Divergence
 from stillhouse.serving.score import UNSCALED, LogitScaling
-from stillhouse.training.head.comparison import Comparison, ComparisonResult, TeacherComparison
+from stillhouse.training.head.comparison import ComparisonResult, TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import OutputLayer, SoftCap
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores, TopReference
@@ -125,7 +125,7 @@ def fused_loss(
         softness = temperature if cap is not None else temperature / scaling.factor
         compared_at = temperature if divergence_temperature is None else divergence_temperature
         compared_softness = softness * (compared_at / temperature)
-        comparison: Comparison | None = None
+        comparison: TeacherComparison | TopComparison | None = None
         if isinstance(reference, TopReference):
             comparison = TopComparison(
                 reference, targets_N, divergence, buffer_CV, softness=compared_softness, compiled=compiled

@@ -52,12 +52,13 @@ def softmax_(
         blocks.append(_softmax_block_(scaled_RV, probabilities_RV, targets_R, temperature, wants_entropy))
         if is_narrow:
             logits_RV.copy_(probabilities_RV)
+    entropies = [block.entropy_N for block in blocks if block.entropy_N is not None]
     return TokenScores(
         targets_N=targets_C,
         logprobs_N=torch.cat([block.logprobs_N for block in blocks]),
         log_normalisers_N=torch.cat([block.log_normalisers_N for block in blocks]),
         is_top_N=torch.cat([block.is_top_N for block in blocks]),
-        entropy_N=_joined([block.entropy_N for block in blocks]),
+        entropy_N=torch.cat(entropies) if entropies else None,
     )
 
 
@@ -132,8 +133,3 @@ def _scratch(matrix_CV: Tensor, num_copies: int) -> tuple[int, list[Tensor]]:
     num_rows = block_rows(matrix_CV) if num_copies else max(1, len(matrix_CV))
     shape = (num_rows, matrix_CV.shape[1])
     return num_rows, [matrix_CV.new_empty(shape, dtype=wide(matrix_CV.dtype)) for _ in range(num_copies)]
-
-
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
-    wanted = [part for part in parts if part is not None]
-    return torch.cat(wanted) if wanted else None

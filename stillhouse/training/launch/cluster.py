@@ -38,11 +38,6 @@ class Timeouts:
     """For a cancelled job to save its checkpoint."""
 
 
-def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
-    """Train on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
-    return train_on_cluster(job, progress, RayJobs(job.runtime))
-
-
 def train_on_cluster(job: TrainJob, progress: Progress, jobs: RayJobs, timeouts: Timeouts = Timeouts()) -> JsonObject:
     """Train as a job of the cluster, or follow the job of a killed flow; return the trainer's facts.
 
@@ -143,11 +138,10 @@ class _Follower:
     def _read(self, progress: Progress) -> JsonObject | None:
         for path in sorted(self.attempt.folder.glob(ALL_MESSAGES)):
             for message in self._files.setdefault(path, MessageFile(path)).new_messages():
-                if "progress" in message or "log" in message:
-                    relay(message, progress)
-                elif "done" in message:
+                relay(message, progress)
+                if "done" in message:
                     return message["done"]
-                elif "error" in message:
+                if "error" in message:
                     self._failures.append(message)
         return None
 

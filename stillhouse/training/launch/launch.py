@@ -6,15 +6,16 @@ from typing import Final
 from stillhouse.progress.state import Progress
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
-from stillhouse.training.launch.cluster import train_by_ray
+from stillhouse.training.launch.cluster import train_on_cluster
 from stillhouse.training.launch.local import train_by_torchrun, train_in_subprocess, train_inline
+from stillhouse.training.launch.ray_jobs import RayJobs
 from stillhouse.types import JsonObject
 
 LAUNCHERS: Final[Mapping[str, Callable[[TrainJob, Progress], JsonObject]]] = {
     "inline": train_inline,
     "subprocess": train_in_subprocess,
     "torchrun": train_by_torchrun,
-    "ray": train_by_ray,
+    "ray": lambda job, progress: train_on_cluster(job, progress, RayJobs(job.runtime)),
 }
 """By name, as `runtime.launcher` has it: each trains a job, which also lies in its work folder, to the end."""
 

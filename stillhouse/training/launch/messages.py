@@ -75,16 +75,15 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
     log = job.work_dir / LOG_FILE
     for line in process.lines:
         message = parse_message(line)
-        if "progress" in message or "log" in message:
-            relay(message, progress)
-        elif "done" in message:
+        relay(message, progress)
+        if "done" in message:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(EXIT_S)
             return message["done"]
-        elif "error" in message:
+        if "error" in message:
             kind = TrainingKilled if message["killed"] else TrainingError
             raise kind(f"{message['error']} (log: {log})", code=message.get("code"))
-        else:
+        if not message.keys() & {"progress", "log"}:
             logger.info("%s: %s", job.method, line.rstrip())
     exit_code = process.wait()
     # A kill is tried again and continued; an error of the training itself would come back.
@@ -105,11 +104,11 @@ def exit_reason(exit_code: int) -> str:
 
 
 def relay(message: JsonObject, progress: Progress) -> None:
-    """Pass on progress, or a line of the child's log."""
+    """Pass on progress, or a line of the child's log, if a message has either."""
     if "log" in message:
         name, level, text, args = message["log"]
         logging.getLogger(name).log(level, text, *args)
-    else:
+    elif "progress" in message:
         update = message["progress"]
         progress.update(update["stage"], update["done"], update["total"], **update["facts"])
 

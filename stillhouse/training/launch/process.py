@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from stillhouse.errors import StillhouseError
 from stillhouse.keys import read_env_file
@@ -28,7 +28,10 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
     with private_umask(job_file.parent):
         job = TrainJob.model_validate_json(job_file.read_bytes())
         job.work_dir.mkdir(parents=True, exist_ok=True)
-        stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))
+        log = job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE)
+        stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        redirect(1, log)
+        redirect(2, log)
         error_file = None if rank is None else Path(os.environ["TORCHELASTIC_ERROR_FILE"])
         messages = MessageWriter(stream, rank or 0, error_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -75,14 +78,6 @@ def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int
             message = f"{job.method}: {type(error).__name__}: {error}"
     messages.failed(message, killed=killed, code=code)
     return exit_code
-
-
-def _redirect_output(log: Path) -> TextIO:
-    """Send standard output and error to `log`; return a stream to the former standard output."""
-    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    redirect(1, log)
-    redirect(2, log)
-    return messages
 
 
 def redirect(descriptor: int, path: Path) -> None:

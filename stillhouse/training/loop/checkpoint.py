@@ -90,13 +90,10 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
         state = json.loads((path / _STATE).read_bytes())
         require_same_identity(path, state["identity"], identity)
         return Checkpoint(
-            step=state["step"],
             weights=load_file(path / _WEIGHTS),
             optimizer=torch.load(path / _OPTIMIZER, map_location="cpu", weights_only=True),
-            random=state["random"],
-            identity=state["identity"],
-            progress=state["progress"],
             average=load_file(path / _AVERAGE) if (path / _AVERAGE).exists() else None,
+            **state,
         )
     return None
 
@@ -121,12 +118,7 @@ def _fill(work: Path, checkpoint: Checkpoint) -> None:
         save_file(checkpoint.average, work / _AVERAGE)
     with (work / _OPTIMIZER).open("wb") as file:
         torch.save(checkpoint.optimizer, file)
-    state = {
-        "step": checkpoint.step,
-        "identity": checkpoint.identity,
-        "progress": checkpoint.progress,
-        "random": list(checkpoint.random),
-    }
+    state = {name: getattr(checkpoint, name) for name in ("step", "identity", "progress", "random")}
     (work / _STATE).write_text(json.dumps(state))
     (work / _DIGESTS).write_text(json.dumps({path.name: _digest(path) for path in sorted(work.iterdir())}))
 

@@ -32,18 +32,13 @@ def prune(folder: Path, *, saved: int, keep: int, best_step: int | None) -> None
     """
     steps = saved_steps(folder)
     newest = [step for step in steps if step <= saved][:keep]
-    for step in steps:
-        if step not in newest and step != best_step:
-            _delete(checkpoint_path(folder, step))
-
-
-def _delete(path: Path) -> None:
-    try:
-        # Under another name, so that a folder half deleted is never taken for a checkpoint.
-        with temporary(path, partial(os.rename, path)):
-            pass
-    except OSError as error:
-        logger.warning("checkpoint %s is no longer needed and cannot be deleted: %s", path, error)
+    for path in (checkpoint_path(folder, step) for step in steps if step not in newest and step != best_step):
+        try:
+            # Under another name, so that a folder half deleted is never taken for a checkpoint.
+            with temporary(path, partial(os.rename, path)):
+                pass
+        except OSError as error:
+            logger.warning("checkpoint %s is no longer needed and cannot be deleted: %s", path, error)
 
 
 def require_same_identity(path: Path, seen: JsonObject, expected: JsonObject) -> None:

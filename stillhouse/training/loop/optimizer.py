@@ -67,8 +67,6 @@ def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: Traine
     # Gradients of rare tokens are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
     manager, groups = GlobalOptimManager.get_instance(), _groups(parameters, config)
     manager.override_config(_tables(student), "optim_bits", 32)
-    # Before bitsandbytes 0.50 an override holds only for parameters registered after it, by their position.
-    manager.register_parameters(groups)
     return AdamW8bit(groups, **_settings(config))
 
 

@@ -1,8 +1,7 @@
 """Accuracy of the student on answers that it samples during training."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,9 +52,14 @@ class Generations:
             generation_truncated_share: share of answers that ran out of tokens or of context.
             generation_mean_tokens: sampled tokens of an answer, over all its turns.
         """
-        with _undisturbed(self.student):
-            trajectories = self.sample(self.prompts)
-            rewards = self.rewards(trajectories) if self.rewards else [None] * len(trajectories)
+        state = random_state()
+        try:
+            with self.student.evaluating(), gathered(self.student.step):
+                trajectories = self.sample(self.prompts)
+                rewards = self.rewards(trajectories) if self.rewards else [None] * len(trajectories)
+        finally:
+            # A tool may draw from them.
+            restore_random_state(state)
         rows = [
             self._row(trajectory, step) | ({} if self.rewards is None else {"reward": reward})
             for trajectory, reward in zip(trajectories, rewards, strict=True)
@@ -99,16 +103,3 @@ def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
     if rewards := [row["reward"] for row in rows if row.get("reward") is not None]:
         metrics["generation_reward"] = math.fsum(rewards) / len(rewards)
     return metrics
-
-
-@contextmanager
-def _undisturbed(student: Student) -> Iterator[None]:
-    """Put the student into eval mode; restore its mode and all random generators, which a tool may draw from."""
-    state, was_training = random_state(), student.model.training
-    student.model.eval()
-    try:
-        with student.precision(), gathered(student.step):
-            yield
-    finally:
-        student.model.train(was_training)
-        restore_random_state(state)

@@ -84,15 +84,12 @@ class RewardScorer:
             return TrajectoryReward(parts.get(CORRECT), parts)
         rewards = await self._rewards.score(sampled, metadata)
         parts |= {name: value for name, value in rewards.values.items() if value is not None}
-        self._warn(rewards.errors)
-        return TrajectoryReward(rewards.total, parts, rewards.errors)
-
-    def _warn(self, errors: Mapping[str, str]) -> None:
-        """Warn once for each failing reward; a metric counts the failures."""
-        for name, error in errors.items():
+        # Once for each; a metric counts the failures.
+        for name, error in rewards.errors.items():
             if name not in self._warned:
                 self._warned.add(name)
                 logger.warning("reward %s could not be computed, which counts as no reward, not as 0: %s", name, error)
+        return TrajectoryReward(rewards.total, parts, rewards.errors)
 
     def __enter__(self) -> Self:
         wait_for(self._rewards.__aenter__())

@@ -1,7 +1,7 @@
 """One step, from top to bottom: sample -> score -> credit (`BatchMaker`) -> loss (`Objective`, at N loss positions)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from stillhouse.training.on_policy.batches.source import RolloutSource
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.monitoring.metrics import kl_by_name, measure_batch
 from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
+from stillhouse.training.on_policy.sampling.engine import SamplingEngines
 from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.on_policy.user_loss import UserLoss
 from stillhouse.training.trajectories import SampledTrajectory
@@ -39,26 +39,17 @@ class BatchMaker:
     objective: "Objective"
     show: OnBatch
 
-    def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
-        """Hand the current weights, of `policy_version` updates, to an engine; return the call that makes the batch."""
-        split, stack = TimeSplit(), ExitStack()
-        with split.of("sync"):
-            engine = stack.enter_context(self.engines.engine(policy_version))
-        if self.source.stream is not None:
-            self.source.stream.admit(index, policy_version)
-        return lambda: self._make(index, policy_version, engine, stack, split)
-
-    def _make(
-        self,
-        index: int,
-        policy_version: int,
-        engine: SamplingEngine,
-        stack: AbstractContextManager[object],
-        split: TimeSplit,
-    ) -> RolloutTable:
+    def begin(self, index: int, policy_version: int) -> RolloutTable:
+        """Return batch `index`, sampled by the current weights, of `policy_version` updates."""
         source, config, algorithm = self.source, self.source.config, self.objective.algorithm
-        with stack, split.of("sample"):
-            rollouts = source.take(engine, index, policy_version)
+        split = TimeSplit()
+        with ExitStack() as stack:
+            with split.of("sync"):
+                engine = stack.enter_context(self.engines.engine(policy_version))
+            if source.stream is not None:
+                source.stream.admit(index, policy_version)
+            with split.of("sample"):
+                rollouts = source.take(engine, index, policy_version)
         prompts, trajectories = rollouts.prompts, rollouts.trajectories
         with split.of("score"):
             table = rollouts.scoring.table(index, prompts, trajectories, config.num_substeps)

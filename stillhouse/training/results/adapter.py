@@ -9,6 +9,7 @@ from typing import Final
 from safetensors import SafetensorError, safe_open
 
 from stillhouse.errors import InputError
+from stillhouse.inference.vllm.launch import refusal
 
 ADAPTER_FILE: Final = "adapter_config.json"
 _WEIGHTS_FILE: Final = "adapter_model.safetensors"
@@ -26,8 +27,8 @@ class Adapter:
     alpha: float
     targets: tuple[str, ...]
     """Last parts of the names of its layers, of fused experts the last two, sorted."""
-    is_on_parameters: bool
-    """True if it is also on weights that peft does not take for a linear layer, such as fused experts."""
+    refusal: str | None
+    """Why vLLM does not serve it; None where it does."""
     num_parameters: int
 
 
@@ -49,7 +50,7 @@ def read_adapter(folder: Path) -> Adapter | None:
             rank=config["r"],
             alpha=config["lora_alpha"],
             targets=tuple(sorted({*(name.rpartition(".")[2] for name in modules), *map(_weight, parameters)})),
-            is_on_parameters=bool(parameters),
+            refusal=refusal(config),
             num_parameters=num_parameters,
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

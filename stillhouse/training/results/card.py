@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.chat.refs import is_hub_id
+from stillhouse.inference.vllm.launch import lora_rank
 from stillhouse.report.markdown import code, fenced, plain
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.results.adapter import Adapter, read_adapter
@@ -106,8 +107,6 @@ def _teachers(record: StudentRecord) -> list[str]:
     return [name for name in names if name not in with_digest]
 
 
-_VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Choices of vLLM's `--max-lora-rank` (vllm/config/lora.py)."""
 _EMBEDDED: Final = "embedded:"
 _GENERATE: Final = """\
 tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -162,16 +161,12 @@ def _vllm(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
     if adapter is None:
         yield fenced("shell", "vllm serve .\n")
         return
-    rank = next((rank for rank in _VLLM_RANKS if rank >= adapter.rank), None)
-    if adapter.variant == "DoRA" or adapter.is_on_parameters or rank is None:
-        unsupported = f"adapters of a rank above {_VLLM_RANKS[-1]}"
-        if adapter.variant == "DoRA" or adapter.is_on_parameters:
-            unsupported = "DoRA adapters" if adapter.variant == "DoRA" else "adapters on fused experts"
-        yield f"vLLM does not load {unsupported}; it serves the weights that this one is merged into:\n"
+    if adapter.refusal is not None:
+        yield f"{adapter.refusal}; it serves the weights that this one is merged into:\n"
         merging = "" if has_merged else f"stillhouse publish . --merge -o {MERGED_FOLDER}\n"
         yield fenced("shell", f"{merging}vllm serve {MERGED_FOLDER}\n")
         return
     base = _base_in(adapter) + (f" --revision {adapter.revision}" if adapter.revision else "")
-    options = f"--enable-lora --max-lora-rank {rank} --lora-modules student=."
+    options = f"--enable-lora --max-lora-rank {lora_rank(adapter.rank)} --lora-modules student=."
     # Without these, template and ends are those of the base.
     yield fenced("shell", f"vllm serve {base} --tokenizer . --generation-config . {options}\n")

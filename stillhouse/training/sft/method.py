@@ -32,28 +32,6 @@ from stillhouse.types import JsonObject, Sample
 _LEFT_OUT: Final = ("rejected", "truncated", "dropped", "unlearnt")
 
 
-class SoftTargets:
-    """Scores that a teacher gave each sample, in the ledger of the stage `scores`; raises StoreError if unreadable."""
-
-    def __init__(self, folder: Path, top_k: int) -> None:
-        self._ledger = ScoreLedger(folder, top_k)
-
-    def reference(self, samples: Sequence[Sample]) -> TopReference:
-        """Return the teacher at the targets, sample by sample; raise TrainingError if one has no scores."""
-        keys = [self._ledger.key(sample) for sample in samples]
-        found = self._ledger.find(keys)
-        scores = []
-        for key, sample in zip(keys, samples, strict=True):
-            known = found.get(key)
-            if known is None or known.top is None:
-                raise TrainingError(
-                    f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
-                    f"{self._ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
-                )
-            scores.append(known)
-        return TopReference.of(scores)
-
-
 @dataclass(eq=False)
 class Sft(Method):
     """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`."""
@@ -71,7 +49,8 @@ class Sft(Method):
     config: SftConfig
     facts: JsonObject
     """Counts of rows that were truncated or dropped."""
-    soft_targets: SoftTargets | None = None
+    soft_targets: ScoreLedger | None = None
+    """Scores that a teacher gave each sample, in the ledger of the stage `scores`."""
 
     def __post_init__(self) -> None:
         self.num_steps = self.order.num_steps
@@ -86,8 +65,22 @@ class Sft(Method):
         return Batch(samples, {"epoch": self.order.epochs_after(step + 1)})
 
     def reference(self, samples: Sequence[Sample]) -> TopReference | None:
-        """Return the teacher of the soft targets, if there are any."""
-        return self.soft_targets.reference(samples) if self.soft_targets is not None and samples else None
+        """Return the teacher of the soft targets, if there are any; raise TrainingError if a sample has no scores."""
+        ledger = self.soft_targets
+        if ledger is None or not samples:
+            return None
+        keys = [ledger.key(sample) for sample in samples]
+        found = ledger.find(keys)
+        scores = []
+        for key, sample in zip(keys, samples, strict=True):
+            known = found.get(key)
+            if known is None or known.top is None:
+                raise TrainingError(
+                    f"prompt {sample.prompt_id}: the teacher's scores of its {len(sample.token_ids)} tokens are not in "
+                    f"{ledger.folder}, or are damaged. Run the same command with runtime.refresh: [scores]"
+                )
+            scores.append(known)
+        return TopReference.of(scores)
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Return the configured loss with nll, token_accuracy, bits_per_byte and, of soft targets, forward_kl.
@@ -140,5 +133,5 @@ def load_sft(
     facts: JsonObject = {f"{name}_rows": counts[name] for name in _LEFT_OUT if counts[name]}
     if counts["rejected"]:
         facts["first_rejected"] = "\n  ".join(filter(None, data.problems))
-    soft = None if scores_folder is None else SoftTargets(scores_folder, config.top_k)
+    soft = None if scores_folder is None else ScoreLedger(scores_folder, config.top_k)
     return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts, soft)

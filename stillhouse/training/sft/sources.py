@@ -29,11 +29,7 @@ def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSourc
     """Return the run's own dataset, unless its weight is zero, and the config's sources."""
     if config.dataset_weight == 0.0:
         return list(config.sources)
-    if dataset_folder is None:
-        raise ConfigError(
-            f"sft.dataset_weight = {config.dataset_weight} trains on a dataset, and none is given; expected one, or "
-            "sft.dataset_weight 0 and sft.sources"
-        )
+    assert dataset_folder is not None, "a `TrainJob` has one where the weight is above 0"
     return [SftSource(path=str(dataset_folder), weight=config.dataset_weight), *config.sources]
 
 

@@ -38,10 +38,3 @@ def test_numbers_are_kept_and_shares_divide_the_rest_of_a_batch(mixture: Any, ex
 def test_a_mixture_that_does_not_add_up_is_refused(mixture: Any, expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         OnPolicyConfig(mixture=mixture, prompts_per_step=4)
-
-
-def test_a_mixture_with_shares_is_known_by_what_it_was_written_as_before() -> None:
-    assert OnPolicyConfig(mixture={"a": 0.5, "b": 2}).identity()["mixture"] == [
-        {"source": "a", "num_prompts": None, "weight": 0.5},
-        {"source": "b", "num_prompts": 2, "weight": None},
-    ]

@@ -96,26 +96,10 @@ def test_settings_that_go_together_are_taken(settings: Any) -> None:
     assert config(**settings).teachers
 
 
-def test_what_moved_or_merged_is_known_by_its_first_names() -> None:
-    identity = config(
-        engine_url="http://x/v1",
-        ppo_clip=[0.1, 0.3],
-        correction_bounds=[0.7, 3.0],
-        trainer={"betas": [0.8, 0.99], "generate_every_steps": 5},
-        teachers=[{**NEAR[0], "dtype": "4bit"}],
-    ).identity()
-    expected: dict[str, Any] = {
-        "engine": "vllm",
-        "engine_url": "http://x/v1",
-        "ppo_clip_low": 0.1,
-        "ppo_clip_high": 0.3,
-        "correction_min": 0.7,
-        "seed": 0,
-    }
-    expected |= {"correction_max": 3.0, "beta1": 0.8, "beta2": 0.99, "generate_every_steps": 5}
-    assert expected.items() <= identity.items()
-    assert not identity.keys() & {"algorithm", "trainer", "num_generations", "ppo_clip", "correction_bounds", "betas"}
-    assert (identity["teachers"][0]["dtype"], identity["teachers"][0]["quantised"]) == ("auto", True)
+def test_settings_of_the_trainer_are_known_beside_those_of_the_method() -> None:
+    identity = config(ppo_clip=[0.1, 0.3], trainer={"betas": [0.8, 0.99]}).identity()
+    assert {"ppo_clip": [0.1, 0.3], "betas": [0.8, 0.99], "seed": 0}.items() <= identity.items()
+    assert "trainer" not in identity
 
 
 def test_samplers_are_one_address_or_several() -> None:

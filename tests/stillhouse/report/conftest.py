@@ -81,9 +81,9 @@ def sft_rows() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for step in range(1, 241):
         loss = 0.16 + 2.4 * math.exp(-step / 35) + draw.gauss(0, 0.05 + 0.1 * math.exp(-step / 40))
-        row = {"step": step, "sft/loss": loss, "sft/learning_rate": 2e-3 * (1 - step / 240), "sft/tokens_per_s": 9120.0}
+        row = {"step": step, "sft/nll": loss, "sft/learning_rate": 2e-3 * (1 - step / 240), "sft/tokens_per_s": 9120.0}
         if step % 40 == 0:
-            row["sft/validation_loss"] = 0.2 + 2.3 * math.exp(-step / 36)
+            row["sft/validation_nll"] = 0.2 + 2.3 * math.exp(-step / 36)
         rows.append(row)
     return rows
 

@@ -116,9 +116,9 @@ def test_each_of_several_teachers_has_a_curve(names: list[str], words: Words) ->
 @pytest.mark.parametrize(
     "rows",
     [
-        [{"step": 1, "sft/loss": 0.5}],
-        [{"step": 9, "sft/validation_loss": 0.5}],
-        [{"step": step, "sft/loss": 0.0} for step in range(100)],
+        [{"step": 1, "sft/nll": 0.5}],
+        [{"step": 9, "sft/validation_nll": 0.5}],
+        [{"step": step, "sft/nll": 0.0} for step in range(100)],
     ],
 )
 def test_short_and_flat_curves_are_drawn(rows: list[dict[str, Any]], words: Words) -> None:

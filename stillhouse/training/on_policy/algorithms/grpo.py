@@ -51,11 +51,22 @@ class GRPO:
         return self.config.reward_coef > 0.0
 
     def advantages(self, rewards: Sequence[float | None]) -> list[float]:
-        """Return the advantage known before training of each trajectory of a prompt, 0.0 where it has no reward.
+        """Return the advantage of each trajectory of a prompt; 0.0 where it has no reward, or all have the same."""
+        config = self.config
+        known = [reward for reward in rewards if reward is not None]
+        if config.adv_estimator != "reinforce" and len(set(known)) < 2:
+            return [0.0] * len(rewards)
+        total = math.fsum(known)
 
-        Called where `has_advantages`.
-        """
-        return reward_advantages(rewards, self.config)
+        def credit(reward: float) -> float:
+            if config.adv_estimator == "reinforce":
+                return reward
+            if config.adv_estimator == "rloo":
+                return reward - (total - reward) / (len(known) - 1)
+            mean = total / len(known)
+            return (reward - mean) / (statistics.stdev(known, mean) + _STD_FLOOR)
+
+        return [0.0 if reward is None else config.reward_coef * credit(reward) for reward in rewards]
 
     def losses(self, inputs: LossInputs) -> TokenLosses:
         """Return the loss of each token, with means to report."""
@@ -69,21 +80,3 @@ class GRPO:
 
     def _advantages_when_sampled(self, table: RolloutTable) -> np.ndarray:
         return np.zeros(len(table.token_ids)) if table.advantages is None else table.advantages
-
-
-def reward_advantages(rewards: Sequence[float | None], config: OnPolicyConfig) -> list[float]:
-    """Return the advantage of each trajectory of a group; 0.0 where it has no reward, or all have the same."""
-    known = [reward for reward in rewards if reward is not None]
-    if config.adv_estimator != "reinforce" and len(set(known)) < 2:
-        return [0.0] * len(rewards)
-    total = math.fsum(known)
-
-    def credit(reward: float) -> float:
-        if config.adv_estimator == "reinforce":
-            return reward
-        if config.adv_estimator == "rloo":
-            return reward - (total - reward) / (len(known) - 1)
-        mean = total / len(known)
-        return (reward - mean) / (statistics.stdev(known, mean) + _STD_FLOOR)
-
-    return [0.0 if reward is None else config.reward_coef * credit(reward) for reward in rewards]

@@ -16,26 +16,29 @@ from stillhouse.training.on_policy.table import RolloutTable
 
 _PREFIX: Final = "batch-"
 
-MakeBatch = Callable[[], RolloutTable]
-"""Samples one batch."""
+MakeBatch = Callable[[int, int], RolloutTable]
+"""Makes the batch of an index, by the weights of a version."""
 
 
 @dataclass(eq=False)
 class BatchQueue:
     """Hands out the batches of a training."""
 
-    begin: Callable[[int, int], MakeBatch]
-    """Called in the training thread with the batch's index and the version of the weights."""
+    begin: MakeBatch
     folder: Path
     """Holds the batches."""
 
     def get(self, index: int, policy_version: int) -> RolloutTable:
         """Return batch `index`, which is made unless it is there. Raises what making a batch raises."""
-        found = stored_batch(self.folder, index)
-        return self._make(index, self.begin(index, policy_version)) if found is None else found
+        batch = stored_batch(self.folder, index)
+        if batch is None:
+            batch = self.begin(index, policy_version)
+            self.keep(batch)
+            FinishedGroups(self.folder, index).forget()
+        return batch
 
     def keep(self, batch: RolloutTable) -> None:
-        """Replace a batch on disk."""
+        """Write a batch to disk, in place of the one before."""
         write_batch(_path(self.folder, batch.index), batch)
 
     def forget_before(self, index: int) -> None:
@@ -43,12 +46,6 @@ class BatchQueue:
         for path in self.folder.glob(f"{_PREFIX}*.parquet"):
             if int(path.stem.removeprefix(_PREFIX)) < index:
                 path.unlink(missing_ok=True)
-
-    def _make(self, index: int, maker: MakeBatch) -> RolloutTable:
-        batch = maker()
-        write_batch(_path(self.folder, index), batch)
-        FinishedGroups(self.folder, index).forget()
-        return batch
 
 
 def stored_batch(folder: Path, index: int) -> RolloutTable | None:

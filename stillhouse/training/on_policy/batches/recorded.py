@@ -17,7 +17,6 @@ from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.fingerprint import canonical_json
 from stillhouse.training.on_policy.batches.batch import read_batch, write_batch
-from stillhouse.training.on_policy.batches.queue import MakeBatch
 from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.types import JsonObject
 
@@ -44,11 +43,8 @@ class RecordedRollouts:
                 "[student_rollouts]"
             ) from error
 
-    def begin(self, index: int, policy_version: int) -> MakeBatch:
-        """Return the call that reads batch `index` of a training, whose samples are of the student before it."""
-        return lambda: self._read(index)
-
-    def _read(self, index: int) -> RolloutTable:
+    def begin(self, index: int, policy_version: int) -> RolloutTable:
+        """Return batch `index` of a training, whose samples are of the student before it."""
         batch = read_batch(self._folder / _name(index % self._num_batches))
         # The seconds of sampling and scoring were another stage's.
         metrics = {name: value for name, value in batch.metrics.items() if not name.endswith("_s")}

@@ -1,6 +1,5 @@
 """One queue of batches for several processes: the first makes and keeps them, with the help of the others."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from stillhouse.training.on_policy.batches.queue import BatchQueue, MakeBatch
@@ -8,10 +7,10 @@ from stillhouse.training.on_policy.table import RolloutTable
 from stillhouse.training.ranks import Ranks
 
 
-def led(ranks: Ranks, begin: Callable[[int, int], MakeBatch]) -> Callable[[int, int], MakeBatch]:
+def led(ranks: Ranks, begin: MakeBatch) -> MakeBatch:
     """Return `begin` of the first process, which has the others, in `SharedBatches.get`, begin the same batch."""
 
-    def tell(index: int, policy_version: int) -> MakeBatch:
+    def tell(index: int, policy_version: int) -> RolloutTable:
         ranks.broadcast((index, policy_version))
         return begin(index, policy_version)
 
@@ -23,8 +22,8 @@ class SharedBatches:
     """Hands out the same batches in every process; what is called is called in all of them."""
 
     ranks: Ranks
-    begin: Callable[[int, int], MakeBatch]
-    """As `BatchQueue.begin`; how the others help to make a batch."""
+    begin: MakeBatch
+    """How the others help to make a batch."""
     queue: BatchQueue | None
     """In the first process, with `begin` led."""
 
@@ -37,7 +36,11 @@ class SharedBatches:
             if self.queue is not None:
                 self._current = self.ranks.broadcast(self.queue.get(index, policy_version))
             else:
-                self._current = self._follow()
+                told: RolloutTable | tuple[int, int] = self.ranks.broadcast(None)
+                while not isinstance(told, RolloutTable):
+                    self.begin(*told)
+                    told = self.ranks.broadcast(None)
+                self._current = told
         return self._current
 
     def keep(self, batch: RolloutTable) -> None:
@@ -50,10 +53,3 @@ class SharedBatches:
         """Delete batches that no checkpoint leads back to."""
         if self.queue is not None:
             self.queue.forget_before(index)
-
-    def _follow(self) -> RolloutTable:
-        while True:
-            told: RolloutTable | tuple[int, int] = self.ranks.broadcast(None)
-            if isinstance(told, RolloutTable):
-                return told
-            self.begin(*told)()

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.training.on_policy.batches.groups import FinishedGroups, batches_with_groups
 from stillhouse.training.on_policy.batches.queue import stored_batch
 from stillhouse.training.on_policy.sampling.engine import SamplingEngine, SamplingEngines
@@ -103,7 +102,7 @@ class RolloutStream(Generic[ReadyT]):
                 before = stored_batch(self._folder, index - 1)
                 self._untaken = ([] if before is None else before.untaken) or [self._num_taken]
                 self._load(index)
-                engine = _UntilClosed(self._stack.enter_context(self._engines.engine(policy_version)), self)
+                engine = self._stack.enter_context(self._engines.engine(policy_version))
                 self._thread = threading.Thread(target=self._run, args=[engine], name="rollouts", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -140,8 +139,7 @@ class RolloutStream(Generic[ReadyT]):
             self._thread.join()
         self._stack.close()
 
-    def check_open(self) -> None:
-        """Raise once it is closed; called in the thread that samples."""
+    def _check_open(self) -> None:
         if self._is_closed:
             raise _Closed
 
@@ -174,7 +172,7 @@ class RolloutStream(Generic[ReadyT]):
     def _next_group(self, is_idle: bool) -> list[StudentRollout] | None:
         with self._changed:
             while (place := self._next_place()) is None:
-                self.check_open()
+                self._check_open()
                 if not is_idle:
                     return None
                 since = time.monotonic()
@@ -223,23 +221,8 @@ class RolloutStream(Generic[ReadyT]):
 
     def _run(self, engine: SamplingEngine) -> None:
         try:
-            self._sampler.run(engine, self._next_group, self._finished)
+            self._sampler.run(engine, self._next_group, self._finished, self._check_open)
         except BaseException as error:  # raised where the batch is waited for
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-
-
-@dataclass(frozen=True)
-class _UntilClosed:
-    """An engine that ends with its stream."""
-
-    engine: SamplingEngine
-    stream: RolloutStream[Any]
-
-    def submit(self, request: GenerationRequest) -> int:
-        return self.engine.submit(request)
-
-    def step(self) -> list[tuple[int, Generation]]:
-        self.stream.check_open()
-        return self.engine.step()

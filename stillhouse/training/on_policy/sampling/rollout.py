@@ -16,15 +16,14 @@ from stillhouse.tools.context import ToolContext
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.toolbox import BoundToolbox, Toolbox, ToolResult
 from stillhouse.training.trajectories import SampledTrajectory
-from stillhouse.types import Message, ToolSchema, Turn
+from stillhouse.types import Message, Turn
 
-_MODEL: Final = "student"
 _INVALID: Final[frozenset[ToolErrorKind]] = frozenset({"unknown_tool", "malformed_arguments", "invalid_arguments"})
 
 
 @dataclass(slots=True)
 class StudentRollout:
-    """One rollout of the student; its lists of tokens are aligned and grow together.
+    """One rollout of the student.
 
     What the tools keep for it, such as the session of an MCP server, lives until `close`.
     """
@@ -36,20 +35,11 @@ class StudentRollout:
     context: ToolContext
     toolbox: Toolbox
     """Holds the tools that the prompt offers and no other."""
-    schemas: list[ToolSchema]
-    messages: list[Message]
-    token_ids: list[int]
-    """Those of the prompt at first."""
+    record: SampledTrajectory
+    """As far as it goes, with the prompt's tokens at first; its lists are appended to."""
     state: TurnState
-    policy_version: int
-    """Of the weights that it begins with."""
-    version_changes: list[tuple[int, int]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    loss_mask: list[bool] = field(init=False)
-    sampling_logprobs: list[float] = field(init=False)
     best_ids: list[np.ndarray] = field(default_factory=list)
     """Of each completion, where they were asked for."""
-    num_sampled_tokens: int = 0
     num_requested_calls: int = 0
     """Calls of all turns, run or not: the ids of the next ones go on from here."""
     num_tool_calls: int = 0
@@ -60,31 +50,29 @@ class StudentRollout:
     _open_tools: BoundToolbox | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    def __post_init__(self) -> None:
-        self.loss_mask = [False] * len(self.token_ids)
-        self.sampling_logprobs = [0.0] * len(self.token_ids)
-
     def add_completion(self, message: Message, generation: Generation) -> None:
         """Append what the student sampled."""
-        for place, version in enumerate(generation.policy_versions, len(self.token_ids)):
-            if version != (self.version_changes[-1][1] if self.version_changes else self.policy_version):
-                self.version_changes.append((place, version))
-        self.token_ids += generation.completion_ids
-        self.loss_mask += [True] * len(generation.completion_ids)
-        self.sampling_logprobs += generation.logprobs
+        record = self.record
+        for place, version in enumerate(generation.policy_versions, len(record.token_ids)):
+            if version != (record.version_changes[-1][1] if record.version_changes else record.policy_version):
+                record.version_changes.append((place, version))
+        self._add(generation.completion_ids, generation.logprobs, [message], is_sampled=True)
         if generation.best_ids_NK is not None:
             self.best_ids.append(generation.best_ids_NK)
-        self.num_sampled_tokens += len(generation.completion_ids)
-        self.messages.append(message)
-        self.turns.append(Turn(generation.finish_reason, usage={}, latency_s=None, model=_MODEL))
+        record.turns.append(Turn(generation.finish_reason, usage={}, latency_s=None, model=record.model))
         self.num_requested_calls += len(message.get("tool_calls") or ())
 
     def add_replies(self, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
         """Append what the student reads before its next turn, such as tool results; it is never trained on."""
-        self.messages += messages
-        self.token_ids += token_ids
-        self.loss_mask += [False] * len(token_ids)
-        self.sampling_logprobs += [0.0] * len(token_ids)
+        self._add(token_ids, [0.0] * len(token_ids), messages, is_sampled=False)
+
+    def _add(
+        self, token_ids: Sequence[int], logprobs: Sequence[float], messages: Sequence[Message], *, is_sampled: bool
+    ) -> None:
+        self.record.messages.extend(messages)
+        self.record.token_ids.extend(token_ids)
+        self.record.loss_mask.extend([is_sampled] * len(token_ids))
+        self.record.sampling_logprobs.extend(logprobs)
 
     async def call_tools(self, calls: Sequence[Call]) -> list[ToolResult]:
         """Return the results of the calls of one turn, which run at the same time."""
@@ -92,7 +80,7 @@ class StudentRollout:
             self._open_tools = await self._stack.enter_async_context(self.toolbox.rollout(self.context))
         results = await asyncio.gather(*(self._open_tools.call(call.name, call.arguments) for call in calls))
         num_errors = sum(result.error_kind is not None for result in results)
-        self.turns[-1] = replace(self.turns[-1], num_tool_errors=num_errors)
+        self.record.turns[-1] = replace(self.record.turns[-1], num_tool_errors=num_errors)
         self.num_tool_calls += len(results)
         self.num_invalid_tool_calls += sum(result.error_kind in _INVALID for result in results)
         return results
@@ -106,25 +94,14 @@ class StudentRollout:
     def trajectory(self) -> SampledTrajectory:
         """Return the record of a rollout that has ended."""
         assert self.end is not None
-        return SampledTrajectory(
-            rollout_key=self.context.rollout_key,
-            prompt_id=self.context.prompt_id,
-            sample_index=self.context.sample_index,
-            messages=self.messages,
-            tools=self.schemas,
-            turns=self.turns,
+        return replace(
+            self.record,
             stop_reason=self.end.stop_reason,
-            model=_MODEL,
             error=self.end.error,
-            token_ids=self.token_ids,
-            loss_mask=self.loss_mask,
-            sampling_logprobs=self.sampling_logprobs,
             best_ids_NK=np.concatenate(self.best_ids) if self.best_ids else None,
             num_tool_calls=self.num_tool_calls,
             num_invalid_tool_calls=self.num_invalid_tool_calls,
             num_drifted_turns=self.num_drifted_turns,
-            policy_version=self.policy_version,
-            version_changes=self.version_changes,
         )
 
 

@@ -157,11 +157,21 @@ class Sampler:
                 round_index=round_index,
                 context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
                 toolbox=toolbox,
-                schemas=toolbox.schemas(),
-                messages=first_messages(prompt, self.system_prompt),
-                token_ids=list(token_ids),
+                record=SampledTrajectory(
+                    rollout_key=key,
+                    prompt_id=prompt.id,
+                    sample_index=index,
+                    messages=first_messages(prompt, self.system_prompt),
+                    tools=toolbox.schemas(),
+                    turns=[],
+                    stop_reason=StopReason.ERROR,
+                    model="student",
+                    token_ids=list(token_ids),
+                    loss_mask=[False] * len(token_ids),
+                    sampling_logprobs=[0.0] * len(token_ids),
+                    policy_version=policy_version,
+                ),
                 state=TurnState(self.config.max_turns, offers_tools=bool(toolbox.schemas())),
-                policy_version=policy_version,
             )
             for index, key in enumerate(keys)
         ]
@@ -175,11 +185,18 @@ class Sampler:
             except TemplateError as error:
                 raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
-    def run(self, engine: SamplingEngine, next_group: NextGroup, on_group: OnNumberedGroup) -> None:
+    def run(
+        self,
+        engine: SamplingEngine,
+        next_group: NextGroup,
+        on_group: OnNumberedGroup,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Sample groups, `max_concurrent` rollouts at once, so that what began first ends first; raises as `sample`.
 
         `next_group` gives what to begin once there is room; None for nothing at present, or at the end where nothing is
-        under way. `on_group` gets number and trajectories of a group as soon as all of them have ended.
+        under way. `on_group` gets number and trajectories of a group as soon as all of them have ended. What `check`
+        raises before a step of the engine ends the sampling.
         """
         waiting: deque[StudentRollout] = deque()
         active: dict[int, StudentRollout] = {}
@@ -209,6 +226,7 @@ class Sampler:
                     proceed(waiting.popleft())
                 if not active:
                     return
+                check()
                 finished = [(active.pop(handle), done) for handle, done in sorted(engine.step(), key=itemgetter(0))]
                 self._take(finished)
                 for rollout, _ in finished:
@@ -219,24 +237,17 @@ class Sampler:
 
     def _request(self, rollout: StudentRollout) -> GenerationRequest | None:
         """Return the next request; None where the rollout has ended, as one does whose prompt fills the context."""
-        room = self.max_context - len(rollout.token_ids)
+        room = self.max_context - len(rollout.record.token_ids)
         if rollout.end is None and room <= 0:
             rollout.end = End(StopReason.CONTEXT_OVERFLOW)
         if rollout.end is not None:
             return None
-        context = rollout.context
-        place = [
-            self.config.seed,
-            rollout.round_index,
-            context.prompt_id,
-            context.sample_index,
-            rollout.state.num_turns,
-        ]
+        place = [rollout.round_index, rollout.record.prompt_id, rollout.record.sample_index, rollout.state.num_turns]
         return GenerationRequest(
-            prompt_ids=list(rollout.token_ids),
+            prompt_ids=list(rollout.record.token_ids),
             max_tokens=min(self.config.max_tokens, room),
             temperature=self.config.temperature,
-            seed=int(digest(place)[:15], 16),
+            seed=int(digest([self.config.seed, *place])[:15], 16),
             stop_ids=self._stop_ids,
             processed_logprobs=True,
             num_best=self.config.num_best,
@@ -251,14 +262,14 @@ class Sampler:
         for (rollout, generation), ids, ids_of_text in zip(finished, sampled, encoded, strict=True):
             rollout.num_drifted_turns += ids_of_text != ids
             text = self.tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids)
-            message = parse_completion(text, rollout.num_requested_calls, rollout.schemas)
+            message = parse_completion(text, rollout.num_requested_calls, rollout.record.tools)
             rollout.add_completion(message, generation)
             rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
             match action:
                 case CallTools(calls):
                     calling.append((rollout, calls))
                 case Ask(messages, num_refused_calls):
-                    rollout.turns[-1] = replace(rollout.turns[-1], num_refused_calls=num_refused_calls)
+                    rollout.record.turns[-1] = replace(rollout.record.turns[-1], num_refused_calls=num_refused_calls)
                     self._open_turn(rollout, messages)
                 case End():
                     rollout.end = action
@@ -271,15 +282,15 @@ class Sampler:
 
         Where they leave no room to sample, the rollout ends with what was sampled.
         """
+        record = rollout.record
         try:
-            ids = next_turn_ids(self.tokenizer, rollout.token_ids[-1:], rollout.messages, replies, rollout.schemas)
+            ids = next_turn_ids(self.tokenizer, record.token_ids[-1:], record.messages, replies, record.tools)
         except TemplateError as error:
             raise TrainingError(
-                f"prompt {rollout.context.prompt_id}, turn {rollout.state.num_turns + 1}, after "
-                f"{len(rollout.token_ids)} tokens: the prompt of this turn does not begin with the tokens so far: "
-                f"{error}"
+                f"prompt {record.prompt_id}, turn {rollout.state.num_turns + 1}, after {len(record.token_ids)} tokens: "
+                f"the prompt of this turn does not begin with the tokens so far: {error}"
             ) from error
-        if len(rollout.token_ids) + len(ids) >= self.max_context:
+        if len(record.token_ids) + len(ids) >= self.max_context:
             rollout.end = End(StopReason.CONTEXT_OVERFLOW)
         else:
             rollout.add_replies(replies, ids)

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 
 from stillhouse.errors import EndpointError
@@ -62,24 +62,16 @@ class ServerPool:
 
         Raises the error of the only server, or EndpointError, if none came back.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._away) < len(self.servers) or all(self._away.values()))
-            present = [server for server in self.servers if server not in self._away]
-            if not present:
-                errors = [error for error in self._away.values() if error is not None]
-                raise errors[0] if len(errors) == 1 else EndpointError("; ".join(map(str, errors)))
-            server = min(present, key=lambda server: server.num_under_way)
-            entered = server.asked()
-            asked = Asked(server, entered.__enter__(), server.num_losses)
-        try:
+        with ExitStack() as counted:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._away) < len(self.servers) or all(self._away.values()))
+                present = [server for server in self.servers if server not in self._away]
+                if not present:
+                    errors = [error for error in self._away.values() if error is not None]
+                    raise errors[0] if len(errors) == 1 else EndpointError("; ".join(map(str, errors)))
+                server = min(present, key=lambda server: server.num_under_way)
+                asked = Asked(server, counted.enter_context(server.asked()), server.num_losses)
             yield asked
-        finally:
-            entered.__exit__(None, None, None)
-
-    def is_as_it_was(self, asked: Asked) -> bool:
-        """Return whether the server was not lost since it was asked."""
-        with self._changed:
-            return asked.server.num_losses == asked.num_losses
 
     def lose(self, server: SamplingServer, num_losses: int, reason: str) -> None:
         """Have a server brought back, unless that was begun since it had been lost `num_losses` times."""

@@ -8,7 +8,7 @@ rows of 48 tokens (hidden size 512, eight layers, one thread): merging an adapte
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -33,20 +33,17 @@ class TransformersEngines:
 
     @contextmanager
     def engine(self, version: int) -> Iterator[Generator]:
-        was_training = self._student.model.training
-        self._student.model.eval()
-        try:
-            with self._student.precision(), gathered(self._student.step), sampling_weights(self._student):
-                # A new one each time, so that nothing of an earlier batch, such as the layout of its cache, makes a
-                # resumed training differ from an uninterrupted one.
-                generator = Generator(self._student.causal_lm, max_batch=self._max_concurrent)
-                try:
-                    yield generator
-                finally:
-                    # Its parts refer to each other: without this its memory is freed only by a later collection.
-                    generator.close()
-        finally:
-            self._student.model.train(was_training)
+        student = self._student
+        with (
+            student.evaluating(),
+            gathered(student.step),
+            sampling_weights(student),
+            # A new one each time, so that nothing of an earlier batch, such as the layout of its cache, makes a resumed
+            # training differ from an uninterrupted one. Closed, as its parts refer to each other: its memory would be
+            # freed only by a later collection.
+            closing(Generator(student.causal_lm, max_batch=self._max_concurrent)) as generator,
+        ):
+            yield generator
 
     def close(self) -> None:
         """See `SamplingEngines`."""

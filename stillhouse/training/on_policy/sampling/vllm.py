@@ -8,9 +8,9 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -77,7 +77,14 @@ class VllmEngines:
         self._ranks = ranks or Ranks.single(student.device)
         is_adapter = student.model is not student.causal_lm
         if is_adapter:
-            _require_loadable(student.model.peft_config["default"])
+            settings = student.model.peft_config["default"]
+            if reason := refusal(settings.to_dict()):
+                loadable = labels(settings.target_modules) or "linear layers"
+                raise ConfigError(
+                    f"on_policy.engine_url names a server of vLLM, but {reason} "
+                    f"{labels(settings.target_parameters or ())}; set student.lora_targets to {loadable}, or "
+                    "on_policy.engine_url to null"
+                )
         servers = [
             SamplingServer(
                 VllmServer(url, config.engine_api_key_env, max_outage_s=max_outage_s),
@@ -133,11 +140,9 @@ class VllmEngines:
 
     def _probe(self, server: SamplingServer) -> None:
         """Raise EndpointError if a server's log-probabilities are of another distribution or model."""
-        with closing(VllmEngine(ServerPool([server], version=self._pool.version), 1)) as engine:
-            self._compare(engine, server.root)
-
-    def _compare(self, engine: VllmEngine, root: str) -> None:
-        temperature = self._config.temperature
+        temperature, root = self._config.temperature, server.root
+        # Only threads would have to be closed, and it makes none for completions that are waited for.
+        engine = VllmEngine(ServerPool([server], version=self._pool.version), 1)
         if temperature != 1.0:
             self._probe_nucleus(engine, root)
         vocab_size = len(self._student.head.weight)
@@ -178,14 +183,4 @@ class VllmEngines:
     def _prompt(self, question: str) -> list[int]:
         return render(
             self._student.tokenizer, [{"role": "user", "content": question}], None, add_generation_prompt=True
-        )
-
-
-def _require_loadable(settings: Any) -> None:
-    if reason := refusal(settings.to_dict()):
-        weights = labels(settings.target_parameters or ())
-        loadable = labels(settings.target_modules)
-        raise ConfigError(
-            f"on_policy.engine_url names a server of vLLM, but {reason} {weights}; set student.lora_targets to "
-            f"{loadable or 'linear layers'}, or on_policy.engine_url to null"
         )

@@ -56,7 +56,7 @@ class VllmEngine:
                     is_lost, reason = True, str(lost)
             if is_lost:
                 self._pool.lose(asked.server, asked.num_losses, reason)
-            elif self._pool.is_as_it_was(asked):
+            elif asked.server.num_losses == asked.num_losses:
                 generation = read_generation(answer, request)
                 versions = asked.server.versions(answer["choices"][0], asked.version, len(generation.completion_ids))
                 return replace(generation, policy_versions=versions)

@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.dataset.rows import candidate_row
@@ -71,18 +70,6 @@ def test_a_dataset_says_whether_its_rollouts_are_right_and_kept(
     assert len(labelled.body["turns"]) == 2
     assert labelled.body["comparison"] == "compared \u201c41\u201d: wrong; off by one"
     assert (unlabelled.outcome, unlabelled.kept) == ("unverified", None)
-
-
-def test_a_dataset_of_an_older_version_says_no_less_than_it_did(
-    tmp_path: Path, make_trajectory: Make, dataset: Path
-) -> None:
-    old = tmp_path / "old.parquet"
-    pq.write_table(pq.read_table(dataset).drop_columns("compared"), old)
-    write_jsonl(tmp_path / "t.jsonl", [make_trajectory(1)])
-    (row,) = _read(old)
-    (labelled,) = _read(tmp_path / "t.jsonl", labels=(old,))
-    assert (row.outcome, row.body["comparison"]) == ("wrong", "off by one")
-    assert (labelled.outcome, labelled.body["comparison"]) == ("wrong", "off by one")
 
 
 def test_without_a_dataset_the_expected_answers_of_the_prompts_decide(tmp_path: Path, make_trajectory: Make) -> None:

@@ -120,7 +120,7 @@ def new_maker(student: Student, prompts: list[Prompt], metadata: dict[str, Promp
 
 def test_a_group_is_scored_while_others_are_still_to_be_sampled(new_maker: NewMaker) -> None:
     maker, engines, teacher = new_maker()
-    batch = maker.begin(0, 7)()
+    batch = maker.begin(0, 7)
     assert len(engines.requests) == 8
     assert teacher.calls[0][0] < 8
     assert all(len(ids) == 2 and len(set(ids)) == 1 for _, ids in teacher.calls)
@@ -136,13 +136,13 @@ def test_a_group_is_scored_while_others_are_still_to_be_sampled(new_maker: NewMa
 def test_groups_that_had_ended_when_a_batch_broke_off_are_not_sampled_again(
     new_maker: NewMaker, tmp_path: Path
 ) -> None:
-    uninterrupted = new_maker()[0].begin(0, 0)()
+    uninterrupted = new_maker()[0].begin(0, 0)
     maker, _, teacher = new_maker(tmp_path, breaks_after=5)
     with pytest.raises(Interrupted):
-        maker.begin(0, 0)()
+        maker.begin(0, 0)
     ended = {prompt_id for _, ids in teacher.calls for prompt_id in ids}
     assert 0 < len(ended) < 4
     maker, engines, _ = new_maker(tmp_path)
-    batch = maker.begin(0, 0)()
+    batch = maker.begin(0, 0)
     assert len(engines.requests) == 2 * (4 - len(ended))
     assert np.array_equal(batch.token_ids, uninterrupted.token_ids)

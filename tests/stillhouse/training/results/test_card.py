@@ -121,7 +121,7 @@ def test_a_local_teacher_that_wrote_and_scored_is_one_teacher(tmp_path: Path):
     ("options", "text"),
     [
         ({"r": 12}, "vllm serve BASE --tokenizer . --generation-config . --enable-lora --max-lora-rank 16 --lora"),
-        ({"use_dora": True}, "vLLM does not load DoRA adapters"),
+        ({"use_dora": True}, "vLLM serves no adapter with use_dora; it serves the weights"),
     ],
 )
 def test_the_card_says_how_vllm_loads_it(make_student, options: dict[str, object], text: str):

@@ -11,11 +11,12 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
+from stillhouse.inference.scoring.ledger import ScoreLedger
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.microbatches import num_targets
 from stillhouse.training.ranks import Ranks
-from stillhouse.training.sft.method import Sft, SoftTargets, load_sft
+from stillhouse.training.sft.method import Sft, load_sft
 from stillhouse.types import Sample
 from tests.stillhouse.training.sections import sft_of
 
@@ -70,7 +71,7 @@ def test_an_epoch_trains_on_every_row_and_says_how_far_it_is(sft: Sft):
 
 def test_only_hard_targets_are_learnt_with_dropout(sft: Sft, tmp_path: Path):
     assert sft.uses_dropout
-    soft = Sft(sft.train, (), sft.order, [1] * 1000, sft.config, {}, SoftTargets(tmp_path, 4))
+    soft = Sft(sft.train, (), sft.order, [1] * 1000, sft.config, {}, ScoreLedger(tmp_path, 4))
     assert not soft.uses_dropout
 
 

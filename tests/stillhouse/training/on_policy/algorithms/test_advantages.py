@@ -5,7 +5,6 @@ import pytest
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.algorithms import algorithm_of
-from stillhouse.training.on_policy.algorithms.grpo import reward_advantages
 from stillhouse.training.on_policy.batches.credit import advantages
 from tests.stillhouse.training.on_policy.tables import One, table_of
 from tests.stillhouse.training.sections import on_policy_of
@@ -16,7 +15,7 @@ def config(**settings: Any) -> OnPolicyConfig:
 
 
 def of_group(rewards: Sequence[float], estimator: str) -> list[float]:
-    return reward_advantages(rewards, config(adv_estimator=estimator))
+    return algorithm_of(config(adv_estimator=estimator)).advantages(rewards)
 
 
 @pytest.mark.parametrize(

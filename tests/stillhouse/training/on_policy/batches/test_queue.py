@@ -15,12 +15,9 @@ class Maker:
     def __init__(self) -> None:
         self.made: list[tuple[int, int]] = []
 
-    def begin(self, index: int, policy_version: int) -> Callable[[], RolloutTable]:
-        def make() -> RolloutTable:
-            self.made.append((index, policy_version))
-            return table_of([], index=index, version=policy_version)
-
-        return make
+    def begin(self, index: int, policy_version: int) -> RolloutTable:
+        self.made.append((index, policy_version))
+        return table_of([], index=index, version=policy_version)
 
 
 NewQueue = Callable[..., BatchQueue]
