@@ -48,7 +48,7 @@ def connect(
     max_outage_s: float = MAX_OUTAGE_S,
     say: Callable[[str | None], None] = lambda text: None,
 ) -> ServedTeacher:
-    """Return the served teacher of `settings`, checked by `probe_server`. One without an address has its server started.
+    """Return the served teacher of `settings`, checked by `probe_server`, its server started if it has no address.
 
     `tokenizer` is of the teacher's input, and `alignment` leads from its tokens to the student's; None if they are the
     same. For a `divergence` of reverse KLs it scores the student's most probable tokens, where the server can. A server
