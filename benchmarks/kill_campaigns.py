@@ -42,7 +42,7 @@ from typing import Any, Final, Literal
 import psutil
 import yaml
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Flow = Literal["generate", "distill"]
 

@@ -1,7 +1,7 @@
 """Rate control against hidden limits, in virtual time: `python -m benchmarks.limits [--only TEXT] [--seeds N]`.
 
 The state machine that rides in front of a real endpoint is driven here by an event simulation of one: the simulated
-provider's own limiter (`stillhouse.testing.limits`), requests that travel a millisecond, refusals that come back in
+provider's own limiter (`tests.provider.limits`), requests that travel a millisecond, refusals that come back in
 five, latencies and lengths that are lognormal. Five minutes of work take a fraction of a second, the same every time.
 
 Columns: share of the hidden limit used (after the first minute; before and after a change apart), refused sends in a
@@ -38,7 +38,7 @@ from benchmarks.frame.rounds import argument_parser, publish
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RateLimits, RequestSize, Ticket
 from stillhouse.inference.rate_limit.headers import Allowance
-from stillhouse.testing.limits import Limiter, Limits, Size, Step
+from tests.provider.limits import Limiter, Limits, Size, Step
 
 _TRAVEL_S: Final = 0.001
 _REFUSAL_S: Final = 0.005

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from examples.embedded.shop import Story
-from stillhouse.testing import ReceivedRequest, Reply, completion
+from tests.provider import ReceivedRequest, Reply, completion
 
 
 def append_prompts(path: Path, stories: Sequence[Story]) -> None:

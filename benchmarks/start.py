@@ -42,9 +42,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.frame.rounds import argument_parser, publish, ratio, spread
-from stillhouse.testing import Reply, SimulatedProvider, completion
 from tasks.server.environment import set_defaults
 from tasks.server.temporary_server import start_temporary_server
+from tests.provider import Reply, SimulatedProvider, completion
 
 _NUM_PROMPTS: Final = 5
 _CLIENT: Final = """

@@ -10,7 +10,7 @@ from anthropic.types import Message
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from pydantic import TypeAdapter, ValidationError
 
-from stillhouse.testing import ReceivedRequest, Reply
+from tests.provider import ReceivedRequest, Reply
 
 Item = dict[str, Any]
 _KNOWN = frozenset(MessageCreateParamsNonStreaming.__annotations__)

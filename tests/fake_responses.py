@@ -10,7 +10,7 @@ from openai.types.responses import Response
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter, ValidationError
 
-from stillhouse.testing import ReceivedRequest, Reply
+from tests.provider import ReceivedRequest, Reply
 
 Item = dict[str, Any]
 _KNOWN = frozenset(ResponseCreateParamsNonStreaming.__annotations__)

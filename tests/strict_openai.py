@@ -5,7 +5,7 @@ from typing import Any, Final, get_type_hints
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
-from stillhouse.testing import ReceivedRequest, Reply
+from tests.provider import ReceivedRequest, Reply
 
 _KNOWN: Final = frozenset(get_type_hints(CompletionCreateParamsNonStreaming))
 _EFFORTS: Final = {

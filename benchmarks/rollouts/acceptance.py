@@ -54,7 +54,7 @@ from benchmarks.rollouts.process import running
 from benchmarks.rollouts.scenarios import SCENARIOS, Scenario
 from benchmarks.rollouts.sides.job import Job
 from benchmarks.rollouts.trial import run_trial
-from stillhouse.testing.answers import Service
+from tests.provider.answers import Service
 
 _SLOTS: Final = 256
 _FLOW_SLOTS: Final = (20, 256)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.rollouts.process import Second
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.limits import Limits, Step
 
 _MEAN_OVER_S: Final = 5
 _REACHED: Final = 0.9

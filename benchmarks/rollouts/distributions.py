@@ -38,7 +38,7 @@ from stillhouse.inference.scoring.completions_api import VllmApi
 from stillhouse.inference.scoring.sglang_api import SglangApi
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.processes.gc_tuning import rarely_collected
-from stillhouse.testing.answers import Service
+from tests.provider.answers import Service
 
 _TOP_K: Final = 20
 _NUM_TOKENS: Final = 1000

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from benchmarks.rollouts.convergence import Convergence
 from benchmarks.rollouts.measure import Effort, endure
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.limits import Limits, Step
 
 _HIDDEN: Final = {
     "RPM": Limits(requests_per_minute=1200),

@@ -16,8 +16,8 @@ from benchmarks.rollouts.client import Client, Took
 from benchmarks.rollouts.convergence import Convergence, follow
 from benchmarks.rollouts.process import RunningProvider, Summary, running
 from benchmarks.rollouts.sides.job import Job
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Step
+from tests.provider.answers import Service
+from tests.provider.limits import Step
 
 HERE: Final = Path(sys.executable)
 LATENCY_S: Final = 0.2

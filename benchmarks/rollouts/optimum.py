@@ -1,6 +1,6 @@
 """The best that any client could do: an event simulation that knows the limits and is never refused.
 
-Work-conserving, with the service's own limits (`stillhouse.testing.limits`), latencies and faults; a fault costs what
+Work-conserving, with the service's own limits (`tests.provider.limits`), latencies and faults; a fault costs what
 it costs at the provider, a silent one the deadline of the scenario, and the request is made again at once. Kills cost
 nothing here. What counts is the time from the first request to the last answer.
 """
@@ -11,8 +11,8 @@ import random
 from collections import deque
 
 from benchmarks.rollouts.scenarios import Scenario
-from stillhouse.testing.answers import latency_s
-from stillhouse.testing.limits import Limiter, Size
+from tests.provider.answers import latency_s
+from tests.provider.limits import Limiter, Size
 
 _CHARACTERS_PER_TOKEN = 4
 _REQUEST_CHARACTERS = 170

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from stillhouse.testing.answers import Service
-from stillhouse.testing.provider import Entry
+from tests.provider.answers import Service
+from tests.provider.provider import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RunningProvider:
 @contextmanager
 def running(service: Service) -> Iterator[RunningProvider]:
     """A provider that serves until the block is left, or this process ends in whatever way."""
-    command = [sys.executable, "-m", "stillhouse.testing", "--service", service.model_dump_json()]
+    command = [sys.executable, "-m", "tests.provider", "--service", service.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 _S = {"latency_s": 0.2, "latency_sigma": 0.3}
 

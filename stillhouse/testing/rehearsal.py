@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,7 @@ from stillhouse.inference.journal import open_journal
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.prompts.row import parse_row
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.testing.provider import SimulatedProvider
-from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
+from stillhouse.testing.scripted import Script, ScriptedEndpoint
 from stillhouse.tools import Toolbox
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import Prompt, PromptMetadata, Trajectory
@@ -31,23 +30,20 @@ class Rehearsal:
     """Bodies that the teacher would have been sent, one for each turn."""
 
 
-def rehearse(
-    config: DistillConfig | str | Path, row: Mapping[str, Any], answers: Script | Sequence[Mapping[str, Any]]
-) -> Rehearsal:
+def rehearse(config: DistillConfig | str | Path, row: Mapping[str, Any], answers: Script) -> Rehearsal:
     """Run one rollout of a prompt over real HTTP, and score it.
 
     The `prompts`, `rollouts` and `tools` of the config apply as they do in a run. `row` is a row of the prompts file;
-    `answers` are a completion for each turn (see `completion`), or a function that answers each request.
+    `answers` are a completion for each turn (see `completion`), or a function from a request's body to one.
 
     Raise ConfigError if the config, or a file that it names, does not load, RowProblem if the row is no prompt,
     EndpointError if the rollout failed, for instance because it asked for more completions than there are.
     """
     settings = config if isinstance(config, DistillConfig) else load_config(Path(config))
     prompt, metadata = parse_row(row, settings.prompts)
-    script = answers if callable(answers) else _in_turn(answers)
-    with SimulatedProvider(script) as provider, tempfile.TemporaryDirectory() as folder:
-        trajectory, rewards = asyncio.run(_run(settings, prompt, metadata, provider.url, folder))
-        requests = provider.requests
+    with ScriptedEndpoint(answers) as endpoint, tempfile.TemporaryDirectory() as folder:
+        trajectory, rewards = asyncio.run(_run(settings, prompt, metadata, endpoint.url, folder))
+        requests = endpoint.requests
     if trajectory.error is not None:
         raise EndpointError(f"the rollout failed: {trajectory.error['message']}")
     return Rehearsal(trajectory, rewards, requests)
@@ -71,12 +67,3 @@ async def _run(
             trajectory = await anext(aiter(collector))
     async with RewardSet.from_config(config.tools) as rewards:
         return trajectory, await rewards.score(trajectory, metadata)
-
-
-def _in_turn(answers: Sequence[Mapping[str, Any]]) -> Script:
-    def script(request: ReceivedRequest) -> Reply:
-        if request.index >= len(answers):
-            return error(400, f"the rollout asks for completion {request.index + 1}, and {len(answers)} are scripted")
-        return Reply(dict(answers[request.index]))
-
-    return script

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import Reply, SimulatedProvider, completion
 from tests.deployments.processes import Launched
+from tests.provider import Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tests.deployments.processes import ROOT, TOOL, Prefect
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.server.environment import set_defaults
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 # Prefect reads its environment once, when it is imported.
 set_defaults()

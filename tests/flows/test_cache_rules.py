@@ -13,9 +13,9 @@ import pytest
 
 from stillhouse.config import DistillConfig
 from stillhouse.errors import FailureBudgetExceeded
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.types import Artifact
 from tasks.publish import Published
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, error
 
 Rows = list[dict[str, Any]]
 NUM_PROMPTS = 8

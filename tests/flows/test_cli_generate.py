@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Shell = Callable[..., tuple[int, str]]
 TOOLS = '''

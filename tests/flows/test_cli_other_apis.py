@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from tests.fake_messages import FakeMessages
 from tests.fake_responses import FakeResponses
 from tests.flows.test_cli_generate import TOOLS, rows_of
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider
 
 CITIES = ("Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Nice")
 MODELS = {"gpt-5-pro": [], "claude-opus-5": ["--set", "teacher.api=messages"]}

@@ -11,8 +11,8 @@ import pytest
 
 from stillhouse.config import load_config
 from stillhouse.inspection import Finding
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tasks.first_question import examine_models
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Shell = Callable[..., tuple[int, str]]
 PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Shell = Callable[..., tuple[int, str]]
 DEFAULT, FLEX = 4e-6, 2e-6

@@ -10,8 +10,8 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import QuotaError
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tasks.publish import Published
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 RNOW_ROWS = [
     {

@@ -9,8 +9,8 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import FailureBudgetExceeded
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 

@@ -12,9 +12,9 @@ from stillhouse.config import parse_config
 from stillhouse.doctor import examine
 from stillhouse.errors import AuthenticationError
 from stillhouse.keys import PLACES
-from stillhouse.testing import ReceivedRequest, Reply, completion
 from tasks.run.keys import find_keys, variables_of
 from tests.flows.test_secrets import CANARY, folder_of_the_servers_database, spelled_in, written
+from tests.provider import ReceivedRequest, Reply, completion
 
 VARIABLE = "NIGHTLY_KEY"
 ROWS = [{"prompt": "What is 17 + 25?"}]

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from stillhouse.store.runs import find_run
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider
 
 ROOT = Path(__file__).resolve().parents[2]
 STILLHOUSE = Path(sys.executable).parent / "stillhouse"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.errors import ConfigError, InputError, StillhouseError
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 ROWS = [{"prompt": f"question {number}", "tools": [], "metadata": {"tag": "sums"}} for number in range(3)]
 LABELS = """

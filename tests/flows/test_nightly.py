@@ -13,9 +13,9 @@ from benchmarks.shop_teacher import append_prompts, shop_teacher
 from examples.embedded.shop import Story, draw_stories
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.dataset.read import read_rows
-from stillhouse.testing import SimulatedProvider
 from stillhouse.training.results.record import read_record
 from tasks.publish import Published
+from tests.provider import SimulatedProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 NUM_STORIES, NUM_NEW = 300, 24

@@ -16,11 +16,11 @@ from prefect.states import Suspended
 from flows.generate import generate
 from stillhouse.config import TrackingConfig
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tracking import start_run
 from tasks.run.interruption import raise_if_paused
 from tasks.run.progress_artifact import ProgressArtifacts
 from tests.flows.conftest import KEY_VARIABLE
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tests.waiting import until
 
 NUM_PROMPTS = 24

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
-from stillhouse.testing import SimulatedProvider
+from tests.provider import SimulatedProvider
 
 NUM_FAST: Final = 1
 NUM_SLOW: Final = 300

@@ -9,8 +9,8 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import BudgetReached, ConfigError
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 LABELS = """
 import os

@@ -10,7 +10,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 CANARY = "sk-canary-6f1d0c2b9a"
 ESCAPED = "".join(f"\\u{ord(one):04x}" for one in CANARY)

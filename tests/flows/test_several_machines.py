@@ -10,8 +10,8 @@ import pytest
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing import SimulatedProvider
 from stillhouse.training.results.record import read_record
+from tests.provider import SimulatedProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

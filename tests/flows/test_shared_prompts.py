@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tests.fake_messages import FakeMessages
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Shell = Callable[..., tuple[int, str]]
 Item = dict[str, Any]

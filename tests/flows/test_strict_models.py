@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stillhouse.store.records import read_trajectories
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tests.strict_openai import strict_openai
 
 TOOLS = '''

@@ -11,7 +11,7 @@ import pytest
 
 from stillhouse.config import parse_config
 from stillhouse.report.view.page import COLUMNS
-from stillhouse.testing import SimulatedProvider
+from tests.provider import SimulatedProvider
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from stillhouse.errors import ConfigError
 from stillhouse.inference.failures import RequestFailed
-from stillhouse.testing import Reply, SimulatedProvider, completion, error
+from tests.provider import Reply, SimulatedProvider, completion, error
 
 KEY = "sk-canary-0123456789"
 Clients = dict[str, Callable[..., Any]]

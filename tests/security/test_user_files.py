@@ -22,7 +22,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_process_of_ours_runs_no_file_of_the_folder_it_starts_in(hostile: Path) -> None:
-    with GuardedProcess("stillhouse.testing", ["--help"]) as process:
+    with GuardedProcess("tests.provider", ["--help"]) as process:
         output = "".join(process.lines)
     assert "--service" in output
     assert list((hostile / "ran").iterdir()) == []

@@ -22,10 +22,10 @@ from stillhouse.inference.retry import Effects
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.rollouts import EverySample, Plan, RolloutCollector
 from stillhouse.store import prompt_id
-from stillhouse.testing import ReceivedRequest, Reply, completion
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Message, Prompt, Trajectory
+from tests.provider import ReceivedRequest, Reply, completion
 
 KillWriters = Callable[..., Iterator[int]]
 

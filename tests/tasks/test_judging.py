@@ -10,11 +10,11 @@ import pytest
 from stillhouse.config import BudgetConfig, Criterion, JudgeConfig
 from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetExceeded
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.judging import judge_task
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 MakeContext = Callable[..., RunContext]
 

@@ -7,11 +7,11 @@ import pytest
 from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, ConfigError, FailureBudgetExceeded
 from stillhouse.store import prompt_id
-from stillhouse.testing import Reply, SimulatedProvider, completion, error
 from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.sampling import Sampled, check_failures, sample
+from tests.provider import Reply, SimulatedProvider, completion, error
 
 Sample = Callable[..., Sampled]
 

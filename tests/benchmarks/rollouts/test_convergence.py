@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.rollouts.convergence import follow
 from benchmarks.rollouts.process import Second
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.limits import Limits, Step
 
 
 def test_share_and_refusals_are_of_the_time_after_settling() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.rollouts.optimum import optimum_s
 from benchmarks.rollouts.scenarios import Scenario
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 
 def scenario(num_prompts: int, *, limits: dict[str, Any] | None = None, **keys: Any) -> Scenario:

@@ -2,8 +2,8 @@ import httpx
 import pytest
 
 from benchmarks.rollouts.process import running
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 
 def ask(url: str, text: str) -> None:

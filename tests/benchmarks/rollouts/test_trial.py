@@ -7,8 +7,8 @@ import pytest
 from benchmarks.rollouts.__main__ import main
 from benchmarks.rollouts.scenarios import Scenario
 from benchmarks.rollouts.trial import Score, run_trial
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 
 def trial(scenario: Scenario, side: str, folder: Path) -> Score:

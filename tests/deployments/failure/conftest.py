@@ -15,8 +15,8 @@ import yaml
 from mlflow import MlflowClient
 
 from stillhouse.store.records import read_jsonl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tests.deployments.processes import Prefect, mlflow_server
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing import Reply, error
+from tests.provider import Reply, error
 from tests.waiting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]

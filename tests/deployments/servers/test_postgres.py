@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from stillhouse.testing import Reply, SimulatedProvider, completion
 from tests.deployments.processes import Prefect, mlflow_server
+from tests.provider import Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

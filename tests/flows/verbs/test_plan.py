@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Shell = Callable[..., tuple[int, str]]
 Plan = Callable[..., tuple[dict[str, Any], list[str]]]

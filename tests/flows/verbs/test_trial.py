@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, error
 
 Shell = Callable[..., tuple[int, str]]
 REWARDS = """

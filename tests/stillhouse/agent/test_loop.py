@@ -13,10 +13,10 @@ from stillhouse.inference.completion import Completion
 from stillhouse.inference.sampling import ChatRequest, Sampling, ToolChoice
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.store import canonical_json, digest
-from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Message, StopReason
+from tests.provider import completion
 
 MESSAGES: list[Message] = [
     {"role": "user", "content": "café \ud83d 1"},

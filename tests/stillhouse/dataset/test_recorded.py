@@ -8,8 +8,8 @@ from stillhouse.dataset.recorded import RecordedWriter, copy_recorded, read_reco
 from stillhouse.dataset.schema import RECORDED_FILE
 from stillhouse.errors import InputError
 from stillhouse.inference.top_tokens import read_top_tokens
-from stillhouse.testing.logprobs import token_logprobs
 from stillhouse.types import Trajectory, Turn
+from tests.provider.logprobs import token_logprobs
 
 
 def recorded(*texts: str | None) -> list[Turn]:

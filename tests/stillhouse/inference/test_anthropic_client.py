@@ -8,8 +8,8 @@ from stillhouse.inference.anthropic_client import AnthropicClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.transport import HttpAnswer
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from tests.fake_messages import refused
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider
 
 KEY = "sk-ant-of-some-length"
 

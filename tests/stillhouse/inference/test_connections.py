@@ -5,7 +5,7 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import ChatRequest, Sampling
-from stillhouse.testing import Reply, SimulatedProvider, completion
+from tests.provider import Reply, SimulatedProvider, completion
 
 
 async def ask(url: str, api_key: str) -> None:

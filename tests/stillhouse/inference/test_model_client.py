@@ -11,7 +11,7 @@ from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.negotiation.book import TERMS_FILE
 from stillhouse.inference.price import Price
 from stillhouse.inference.sampling import ChatRequest, Sampling
-from stillhouse.testing import Reply, SimulatedProvider, completion
+from tests.provider import Reply, SimulatedProvider, completion
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 PLAIN = Sampling(0.5, 0.9, 32, 7)

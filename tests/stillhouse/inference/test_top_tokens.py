@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stillhouse.inference.top_tokens import UNKNOWN, TopTokens, read_top_tokens
-from stillhouse.testing.logprobs import token_logprobs, words_of
+from tests.provider.logprobs import token_logprobs, words_of
 
 VOCABULARY = [(f"t{number % 10_000}", -0.5 - number % 10_000) for number in range(5000, 15_000)]
 

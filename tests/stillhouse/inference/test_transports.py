@@ -20,8 +20,8 @@ from stillhouse.inference.openai_client import OpenAIClient
 from stillhouse.inference.price import Price
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer, open_transport
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
 CLIENTS: dict[str, Callable[..., HttpClient]] = {"direct": HttpClient, "openai": OpenAIClient}

@@ -18,10 +18,10 @@ from stillhouse.inference.endpoint import Price
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.inference.retry import Effects
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, Trajectory
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, error
 
 PRICE = Price(2.0, 8.0)
 CLIENTS: tuple[Literal["direct", "openai"], ...] = ("direct", "openai")

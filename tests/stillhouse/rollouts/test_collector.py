@@ -13,10 +13,10 @@ import pytest
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import EndpointError
 from stillhouse.inference.top_tokens import TopTokens
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]

@@ -12,11 +12,11 @@ from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError,
 from stillhouse.inference import Controller, Journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import Caps, RateControl
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
 from stillhouse.tools import Toolbox
 from stillhouse.types import StopReason
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 Collect = Callable[..., Any]
 Script = Callable[[ReceivedRequest], Reply]

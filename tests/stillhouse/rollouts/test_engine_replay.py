@@ -14,10 +14,10 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Controller, Endpoint, Journal
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]

@@ -11,9 +11,9 @@ from stillhouse.inference import Endpoint, Journal
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.transport import HttpAnswer
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.tools import Toolbox
 from stillhouse.types import Prompt
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider
 
 MOST = 15
 ROOT = str(Path(stillhouse.__file__).parent)

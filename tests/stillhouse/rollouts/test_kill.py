@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 NUM_PROMPTS, NUM_TURNS, CONCURRENCY = 40, 5, 8
 PROGRAM = textwrap.dedent("""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stillhouse.config import RolloutsConfig
 from stillhouse.rollouts import EverySample, UntilAccepted
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt, StopReason, Trajectory
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 
 def prompts(count: int) -> list[Prompt]:

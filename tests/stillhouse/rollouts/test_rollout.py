@@ -6,9 +6,9 @@ import pytest
 
 from stillhouse.agent.turns import REFUSAL
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.types import Prompt, StopReason, Trajectory
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]

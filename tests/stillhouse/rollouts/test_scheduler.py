@@ -4,8 +4,8 @@ from typing import Any
 from stillhouse.config import RuntimeConfig
 from stillhouse.inference import Controller
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize, Ticket
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]

@@ -7,7 +7,8 @@ import pytest
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.project import create_project
 from stillhouse.prompts.row import RowProblem
-from stillhouse.testing import ReceivedRequest, Reply, completion, rehearse
+from stillhouse.testing import completion, rehearse
+from stillhouse.types import JsonObject
 
 ROW = {"prompt": "How many legs have 9 cats?", "metadata": {"expected_answer": "36"}}
 CALL = completion(tool_calls=[("calculator", '{"expression": "9 * 4"}')])
@@ -37,8 +38,9 @@ def test_tools_are_run_and_rewards_scored_as_in_a_run(project: Path) -> None:
 
 
 def test_answers_may_depend_on_the_request(project: Path) -> None:
-    def answer(request: ReceivedRequest) -> Reply:
-        return Reply(CALL if request.num_turns == 0 else completion(request.body["messages"][-1]["content"]))
+    def answer(request: JsonObject) -> JsonObject:
+        *_, last = request["messages"]
+        return completion(last["content"]) if last["role"] == "tool" else CALL
 
     assert rehearse("config.yaml", ROW, answer).rewards.total == 1.0
 

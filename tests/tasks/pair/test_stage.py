@@ -10,10 +10,10 @@ import pytest
 from stillhouse.config import DistillConfig, OnPolicyConfig, load_config, parse_config
 from stillhouse.embedded import embedded_path
 from stillhouse.store import digest
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.training.pair.finding import PairFinding
 from tasks.pair.case import PairCase
 from tasks.pair.stage import examine_config, may_take_minutes, training_finding
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 KEY = "STILLHOUSE_TEST_KEY"
 ROWS = [json.loads(line) for line in embedded_path("prompts.jsonl").read_text().splitlines()[:12]]

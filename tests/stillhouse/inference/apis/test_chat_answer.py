@@ -12,7 +12,7 @@ from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer
-from stillhouse.testing import completion
+from tests.provider import completion
 
 
 def read(

@@ -18,9 +18,9 @@ from stillhouse.inference.finish_reasons import stop_of
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer
-from stillhouse.testing import SimulatedProvider
 from stillhouse.types import StopReason
 from tests.fake_messages import FakeMessages
+from tests.provider import SimulatedProvider
 
 Message = dict[str, Any]
 TOOLS: list[Any] = [

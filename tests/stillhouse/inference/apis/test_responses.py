@@ -16,9 +16,9 @@ from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer
-from stillhouse.testing import SimulatedProvider
 from stillhouse.types import StopReason
 from tests.fake_responses import FakeResponses
+from tests.provider import SimulatedProvider
 
 Message = dict[str, Any]
 TOOLS: list[Any] = [

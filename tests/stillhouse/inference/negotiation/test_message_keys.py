@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import StopReason
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Collect = Callable[..., Any]
 Check = Callable[[list[Any]], str | dict[str, Any] | None]

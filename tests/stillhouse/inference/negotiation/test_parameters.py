@@ -17,8 +17,8 @@ from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.negotiation.book import TERMS_FILE, TermsBook
 from stillhouse.inference.sampling import ChatRequest, Sampling
 from stillhouse.inference.transport import HttpAnswer, refusal
-from stillhouse.testing import completion
 from stillhouse.types import JsonObject
+from tests.provider import completion
 
 Refuses = Callable[[JsonObject], tuple[int, Any] | None]
 OPENAI = "https://api.openai.com/v1"

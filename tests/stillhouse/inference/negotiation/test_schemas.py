@@ -13,8 +13,8 @@ from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.http_client import HttpClient
 from stillhouse.inference.model_client import ModelClient
 from stillhouse.inference.sampling import ChatRequest, Sampling
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tests.batch_server import answered
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}}
 TOOL: Any = {

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.limits import Case, Simulation, share, simulate, time_to_s
 from stillhouse.inference.rate_limit import Caps
-from stillhouse.testing.limits import Limits
+from tests.provider.limits import Limits
 
 
 @pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}, {"reasons": False}])

@@ -24,8 +24,6 @@ from stillhouse.inference.top_tokens import TopTokens
 from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
-from stillhouse.testing.logprobs import token_logprobs
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.token_bytes import token_spellings
@@ -33,6 +31,8 @@ from stillhouse.training.run_job import run_job
 from stillhouse.training.scoring.recorded import RecordedScores, num_hard
 from stillhouse.training.sft.tokens import Samples
 from stillhouse.types import JsonObject, Prompt, Sample, Trajectory
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from tests.provider.logprobs import token_logprobs
 from tests.stillhouse.dataset.building import build_dataset
 from tests.stillhouse.training.trainings import read_metrics
 

@@ -12,12 +12,12 @@ from stillhouse.chat.tokenizer import encode
 from stillhouse.config import OnPolicyConfig, RolloutsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import prompt_id
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.sampler import Sampler, SamplingSettings
 from stillhouse.training.trajectories import SampledTrajectory, sampled_runs
 from stillhouse.types import Message, Prompt, StopReason, Trajectory
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "2+3"}}\n</tool_call>'

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
-from stillhouse.testing.answers import Service
-from stillhouse.testing.limits import Limits, Step
+from tests.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from tests.provider.answers import Service
+from tests.provider.limits import Limits, Step
 
 
 def ask(url: str, text: str = "hello", timeout_s: float = 60, **keys: Any) -> httpx.Response:

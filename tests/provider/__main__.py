@@ -1,8 +1,8 @@
 """Serves a simulated provider until standard input ends, and prints its URL.
 
-The service is described as JSON (`stillhouse.testing.answers.Service`) or in a file of it:
+The service is described as JSON (`tests.provider.answers.Service`) or in a file of it:
 
-    python -m stillhouse.testing --service '{"latency_s": 0.2, "retry_after": "whole", "has_headers":
+    python -m tests.provider --service '{"latency_s": 0.2, "retry_after": "whole", "has_headers":
         true, "steps": [{"at_s": 0, "limits": {"requests_per_minute": 1200}}], "faults": {"500": 0.05}}'
 """
 
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillhouse.testing.answers import Service
-from stillhouse.testing.provider import SimulatedProvider
+from tests.provider.answers import Service
+from tests.provider.provider import SimulatedProvider
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

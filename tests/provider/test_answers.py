@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing.answers import Answers, Service, size_of
-from stillhouse.testing.reply import ReceivedRequest, Reply
+from tests.provider.answers import Answers, Service, size_of
+from tests.provider.reply import ReceivedRequest, Reply
 
 
 def request(case: int = 0, *, attempt: int = 0, **keys: Any) -> ReceivedRequest:

@@ -14,7 +14,7 @@ from typing import Final, cast
 import httptools
 import orjson
 
-from stillhouse.testing.reply import Reply
+from tests.provider.reply import Reply
 
 _REASONS: Final = {
     200: "OK",

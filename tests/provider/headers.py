@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from stillhouse.testing.limits import Refusal, Scope, Standing
-from stillhouse.testing.reply import Reply
+from tests.provider.limits import Refusal, Scope, Standing
+from tests.provider.reply import Reply
 
 RetryAfter = Literal["whole", "exact"] | float | None
 """Retry-After of a 429: the time to wait in whole seconds or exactly, a fixed time in seconds, or nothing."""

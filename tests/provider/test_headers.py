@@ -1,7 +1,7 @@
 import pytest
 
-from stillhouse.testing.headers import RetryAfter, limit_headers, refuse
-from stillhouse.testing.limits import Refusal, Standing
+from tests.provider.headers import RetryAfter, limit_headers, refuse
+from tests.provider.limits import Refusal, Standing
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import Field
 
-from stillhouse.testing.headers import RetryAfter
-from stillhouse.testing.limits import Size, Step
-from stillhouse.testing.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
-from stillhouse.testing.reply import ReceivedRequest, Reply, completion, error
+from stillhouse.testing import completion
 from stillhouse.types import FrozenModel
+from tests.provider.headers import RetryAfter
+from tests.provider.limits import Size, Step
+from tests.provider.logprobs import MAX_TOP_LOGPROBS, token_logprobs, words_of
+from tests.provider.reply import ReceivedRequest, Reply, error
 
 FaultClass = Literal["500", "reset", "cut", "silent", "error_body", "rate_body", "null_choices", "empty"]
 CASE: Final = re.compile(rb"\[case-[\w-]+\]")

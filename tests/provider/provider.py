@@ -23,11 +23,11 @@ from typing import Any, Self
 import orjson
 import uvloop
 
-from stillhouse.testing.answers import Answers, Service, size_of
-from stillhouse.testing.headers import limit_headers, refuse
-from stillhouse.testing.limits import Limiter, Refusal, Scope
-from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
-from stillhouse.testing.wire import Connection, Request
+from tests.provider.answers import Answers, Service, size_of
+from tests.provider.headers import limit_headers, refuse
+from tests.provider.limits import Limiter, Refusal, Scope
+from tests.provider.reply import ReceivedRequest, Reply, Script, error
+from tests.provider.wire import Connection, Request
 
 _RECENT_S = 0.05
 _REFUSAL_S = 0.005

@@ -1,6 +1,6 @@
 """Requests as a script sees them, and its replies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -51,41 +51,6 @@ class ReceivedRequest:
 
 
 Script = Callable[[ReceivedRequest], Reply]
-
-
-def completion(
-    content: str | None = None,
-    *,
-    tool_calls: Sequence[tuple[str, str]] = (),
-    finish_reason: str | None = None,
-    completion_tokens: int | None = 5,
-    message: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the body of a chat completion in OpenAI's form.
-
-    `tool_calls` are pairs of a name and arguments as JSON text; `finish_reason` is then `tool_calls`, else `stop`.
-    `completion_tokens` are the reported usage, None reports none; `message` holds further keys of the message.
-    """
-    calls = [
-        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for index, (name, arguments) in enumerate(tool_calls)
-    ]
-    reply = {"role": "assistant", "content": content, "refusal": None, **({"tool_calls": calls} if calls else {})}
-    usage = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 7 + (completion_tokens or 0)}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "simulated-1",
-        "choices": [
-            {
-                "index": 0,
-                "message": {**reply, **(message or {})},
-                "finish_reason": finish_reason or ("tool_calls" if calls else "stop"),
-            }
-        ],
-        **({} if completion_tokens is None else {"usage": usage}),
-    }
 
 
 def error(

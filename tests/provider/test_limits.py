@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from stillhouse.testing.limits import Limiter, Limits, Refusal, Size, Step
+from tests.provider.limits import Limiter, Limits, Refusal, Size, Step
 
 
 def limiter(**limits: object) -> Limiter:
