@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
-from stillhouse.inference.journal.schema import VERSION, digest_of
+from stillhouse.inference.journal.schema import digest_of
 from stillhouse.inference.scoring.ledger import LEDGER
 from stillhouse.inference.scoring.segments import SEGMENT, find_keys, read_scores
 from stillhouse.store.manifest import damage
@@ -18,6 +18,8 @@ from stillhouse.store.sqlite import SQLITE_ERRORS, recover_remedy
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _MAX_NAMED: Final = 3
+_FIRST_WITH_DIGESTS: Final = 3
+"""Version of a journal's form: the first whose records have digests."""
 _MADE_AGAIN: Final = "run the command that made it again: the stage is run anew, with every answer from the journal"
 
 
@@ -110,8 +112,13 @@ def _records(connection: sqlite3.Connection, path: Path) -> Finding:
     if problems != ["ok"]:
         return _malformed(path, "; ".join(problems))
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
-        return _malformed(path, f"its header says version {version}, and this Stillhouse knows version {VERSION} alone")
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(entry)")}
+    if version < _FIRST_WITH_DIGESTS:
+        if "digest" in columns:
+            return _malformed(
+                path, f"its header says version {version}, which has no digests, and its records have some"
+            )
+        return Finding("journal", True, f"{path}: of an earlier version; a run that opens it gives its records digests")
     connection.create_function("digest_of", 2, digest_of, deterministic=True)
     count, num_unaltered = connection.execute(
         "SELECT count(*), total(digest_of(CAST(place AS BLOB), CAST(body AS BLOB)) IS CAST(digest AS BLOB)) FROM entry"

@@ -5,7 +5,7 @@ An interrupted rollout is replayed up to its last durable answer and goes on fro
 to the byte. Nothing is ever replaced: the first writer of a place wins and every other gets what it wrote, so that two
 processes on one journal agree.
 
-    schema     the file: its table, and how it is created
+    schema     the file: its table, and how files of earlier versions are brought to it
     writer     the thread that makes writes durable, one transaction for many
     claims     which rollouts this journal runs, as kernel locks that end with their process
     journal    the interface: look-ups, puts, claims; one open journal for a process

@@ -16,6 +16,7 @@ from stillhouse.inference.journal.schema import (
     SELECT,
     TOOL_RESULT,
     TRAJECTORY,
+    NewerVersion,
     connect,
     digest_of,
     place,
@@ -60,7 +61,7 @@ class Journal:
                 self._connection = opened.enter_context(closing(connect(path)))
                 self._claims = Claims(path.with_name(f"{path.name}-claims"))
                 opened.pop_all()
-        except (OSError, *SQLITE_ERRORS) as error:
+        except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
             raise self._error("opened", error) from error
         self._writer = Writer(self._connection, partial(self._error, "written"))
 

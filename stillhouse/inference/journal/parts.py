@@ -16,7 +16,7 @@ from typing import Final
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
-from stillhouse.inference.journal.schema import IS_WHOLE, REPLACING, connect, prepare, record_name
+from stillhouse.inference.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare, record_name
 from stillhouse.store.private import private_folder
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, recover_remedy
 
@@ -99,7 +99,7 @@ def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
-    except (OSError, *SQLITE_ERRORS) as error:
+    except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
         damaged = f"If one of them is damaged: {recover_remedy(target)}. " if is_damage(error) else ""
         raise StoreError(
             f"journal {target}: cannot take the answers of {source}: {error}. {damaged}Free some space or mend the "

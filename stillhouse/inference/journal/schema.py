@@ -6,7 +6,9 @@ finished.
 Each body has a digest. A row without a matching one is damaged: a reader takes it as absent, a writer replaces it.
 """
 
+import logging
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -16,7 +18,8 @@ from xxhash import xxh3_64_digest
 from stillhouse.store.private import private_file
 
 DIGEST_BYTES: Final = 8
-VERSION: Final = 3
+_LOG = logging.getLogger(__name__)
+_VERSION: Final = 3
 _LOCK_TIMEOUT_S: Final = 60.0
 _CACHE_KIB: Final = 8192
 # Pages of the index are changed again and again; the rarer they go from the WAL to the file, the fewer of them do.
@@ -57,8 +60,8 @@ FROM json_each(?3) WHERE true {REPLACING}
 
 # Bodies are outside the index: keys arrive in random order, and so the bytes of a row are written once, at the end of
 # the table, however many rows there are. The views are for people who open the file.
-_NEW: Final = """
-CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL, digest BLOB);
+_TABLE: Final = "CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL, digest BLOB);"
+_INDEX: Final = """
 CREATE UNIQUE INDEX entry_by_place ON entry (place);
 CREATE VIEW completion AS
     SELECT substr(place, 1, 32) AS rollout_key, CAST(substr(place, 34, 6) AS INTEGER) AS turn,
@@ -71,6 +74,30 @@ CREATE VIEW tool_result AS
 CREATE VIEW trajectory AS
     SELECT substr(place, 1, 32) AS rollout_key, body FROM entry WHERE substr(place, 33, 1) = x'30';
 """
+_NEW: Final = _TABLE + _INDEX
+# Version 1 had a table and an index for each kind. The index is made last: to sort the places once takes a fraction of
+# the time that putting them in one by one does.
+_FROM_VERSION_1: Final = f"""
+ALTER TABLE completion RENAME TO old_completion;
+ALTER TABLE tool_result RENAME TO old_tool_result;
+ALTER TABLE trajectory RENAME TO old_trajectory;
+{_TABLE}
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '1' || printf('%06d%06d', turn, 0) || request_digest AS BLOB), body FROM old_completion;
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '2' || printf('%06d%06d', turn, call_index) || call_digest AS BLOB), body
+    FROM old_tool_result;
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '0' || printf('%06d%06d', 0, 0) || zeroblob(32) AS BLOB), body FROM old_trajectory;
+DROP TABLE old_completion;
+DROP TABLE old_tool_result;
+DROP TABLE old_trajectory;
+{_INDEX}
+"""
+_FROM_VERSION_2: Final = "ALTER TABLE entry ADD COLUMN digest BLOB;"
+# Versions 1 and 2 had no digests: their rows are taken as they are.
+_ADD_DIGESTS: Final = "UPDATE entry SET digest = digest_of(place, body);"
+_SCRIPTS: Final = {0: _NEW, 1: _FROM_VERSION_1 + _ADD_DIGESTS, 2: _FROM_VERSION_2 + _ADD_DIGESTS}
 
 
 def digest_of(place: bytes, body: bytes) -> bytes:
@@ -84,6 +111,10 @@ def record_name(place: bytes) -> str:
     turn, call = place[33:39].decode(errors="replace").lstrip("0"), place[39:45].decode(errors="replace").lstrip("0")
     known = kind.get(place[32:33], "a record of unknown kind")
     return f"{known.format(turn=turn or '0', call=call or '0')} of rollout {place[:32].hex()}"
+
+
+class NewerVersion(Exception):
+    """The file was written by a newer Stillhouse."""
 
 
 def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, digest: bytes = _NO_DIGEST) -> bytes:
@@ -115,30 +146,33 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(path: Path) -> None:
-    """Create the file, once, also when two processes start at the same moment.
+    """Create or migrate the file, once, also when two processes start at the same moment.
 
-    Raise OSError or sqlite3.Error if it cannot be made or opened, or was written by another version.
+    Raise NewerVersion if a newer Stillhouse wrote it, OSError or sqlite3.Error if it cannot be made or opened.
     """
     private_file(path)
     with closing(connect(path)) as connection:
-        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            _create(connection)
+            _bring_up(connection, path)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
 
 
-def _create(connection: sqlite3.Connection) -> None:
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == VERSION:
+    if version > _VERSION:
+        raise NewerVersion(f"it has version {version}, and this Stillhouse knows versions up to {_VERSION}")
+    if version == _VERSION:
         return
-    if version:
-        raise sqlite3.NotSupportedError(f"it has version {version}, and this Stillhouse knows version {VERSION} alone")
+    started = time.monotonic()
     # Not executescript(), which would commit first.
-    for statement in filter(str.strip, _NEW.split(";")):
+    for statement in filter(str.strip, _SCRIPTS[version].split(";")):
         connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+    if version:
+        _LOG.info("journal %s: version %d became %d in %.1f s", path, version, _VERSION, time.monotonic() - started)

@@ -118,16 +118,15 @@ def test_collections_of_a_store_share_its_journal_and_the_last_one_closes_it(tmp
         assert again is not one
 
 
-def test_a_file_that_is_no_database_or_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_or_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("prompt,answer\n" * 100)
     with pytest.raises(StoreError, match="database"):
         Journal(tmp_path / "text")
-    Journal(tmp_path / "other").close()
-    for version in (2, 99):
-        with closing(sqlite3.connect(tmp_path / "other")) as connection:
-            connection.execute(f"PRAGMA user_version = {version}")
-        with pytest.raises(StoreError, match=f"has version {version}"):
-            Journal(tmp_path / "other")
+    Journal(tmp_path / "newer").close()
+    with closing(sqlite3.connect(tmp_path / "newer")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="99"):
+        Journal(tmp_path / "newer")
 
 
 def test_places_that_differ_in_one_thing_are_kept_apart_and_reopened(tmp_path: Path) -> None:
@@ -199,14 +198,53 @@ def test_writers_at_once_all_get_the_first_answer(
             assert (number, turn, body) in puts
 
 
-def test_journals_that_create_a_file_together_agree(tmp_path: Path) -> None:
+VERSION_1 = """
+CREATE TABLE completion (
+    rollout_key BLOB NOT NULL, turn INTEGER NOT NULL, request_digest BLOB NOT NULL, body BLOB NOT NULL,
+    UNIQUE (rollout_key, turn, request_digest));
+CREATE TABLE tool_result (
+    rollout_key BLOB NOT NULL, turn INTEGER NOT NULL, call_index INTEGER NOT NULL, call_digest BLOB NOT NULL,
+    body BLOB NOT NULL, UNIQUE (rollout_key, turn, call_index, call_digest));
+CREATE TABLE trajectory (rollout_key BLOB NOT NULL UNIQUE, body BLOB NOT NULL);
+PRAGMA user_version = 1;
+"""
+
+
+def _write_version_1(path: Path, count: int) -> None:
+    asked = bytes.fromhex(ASKED)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+        for number in range(count):
+            key = bytes.fromhex(digest(number))
+            connection.execute("INSERT INTO completion VALUES (?, ?, ?, ?)", (key, 3, asked, b"c%d" % number))
+            connection.execute("INSERT INTO tool_result VALUES (?, ?, ?, ?, ?)", (key, 3, 11, asked, b"r%d" % number))
+            connection.execute("INSERT INTO trajectory VALUES (?, ?)", (key, b"t%d" % number))
+        connection.commit()
+
+
+def test_answers_of_a_version_1_journal_are_found_again(tmp_path: Path) -> None:
+    _write_version_1(tmp_path / "j", 50)
+    with Journal(tmp_path / "j") as journal:
+        for number in range(50):
+            assert journal.completion(digest(number), 3, ASKED) == b"c%d" % number
+            assert journal.tool_result(digest(number), 3, 11, ASKED) == b"r%d" % number
+            assert journal.trajectory(digest(number)) == b"t%d" % number
+        assert asyncio.run(journal.put_completion(digest(7), 3, ASKED, b"other")) == b"c7"
+        assert asyncio.run(journal.put_completion(digest(7), 4, ASKED, b"new")) == b"new"
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (151,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_journals_that_open_a_version_1_file_together_agree(tmp_path: Path) -> None:
+    _write_version_1(tmp_path / "j", 200)
     program = "import sys; from pathlib import Path; from stillhouse.inference.journal import Journal; "
-    program += f"print(Journal(Path(sys.argv[1])).trajectory({KEY!r}))"
+    program += f"print(Journal(Path(sys.argv[1])).trajectory({digest(199)!r}))"
     children = [
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "j")], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [child.communicate(timeout=240)[0] for child in children] == ["None\n"] * 3
+    assert [child.communicate(timeout=240)[0] for child in children] == ["b't199'\n"] * 3
 
 
 ACKNOWLEDGING = textwrap.dedent("""

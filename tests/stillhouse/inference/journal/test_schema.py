@@ -122,3 +122,33 @@ def test_no_changed_byte_of_the_file_gives_a_wrong_answer(tmp_path: Path) -> Non
         for left in tmp_path.glob(f"{JOURNAL_FILE}-*"):
             left.unlink()
     assert num_lost > 50
+
+
+def _write_version_2(path: Path, bodies: dict[str, bytes]) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            """
+            PRAGMA journal_mode = WAL;
+            CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL);
+            CREATE UNIQUE INDEX entry_by_place ON entry (place);
+            CREATE VIEW trajectory AS
+                SELECT substr(place, 1, 32) AS rollout_key, body FROM entry WHERE substr(place, 33, 1) = x'30';
+            PRAGMA user_version = 2;
+            """
+        )
+        places = [(bytes.fromhex(key) + b"0" + b"0" * 12 + bytes(32), body) for key, body in bodies.items()]
+        connection.executemany("INSERT INTO entry VALUES (?, ?)", places)
+        connection.commit()
+
+
+def test_answers_of_a_journal_without_digests_are_found_and_are_protected_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_FILE
+    bodies = {digest(number): b"answer %03d" % number for number in range(300)}
+    _write_version_2(path, bodies)
+    with Journal(path) as journal:
+        assert {key: journal.trajectory(key) for key in bodies} == bodies
+        assert asyncio.run(journal.put_trajectory(digest(7), b"other")) == b"answer 007"
+    _flip(path, b"answer 123")
+    with Journal(path) as journal:
+        assert journal.trajectory(digest(123)) is None
+        assert journal.trajectory(digest(124)) == b"answer 124"
