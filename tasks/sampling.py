@@ -3,20 +3,23 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.errors import EndpointError, FailureBudgetExceeded
+from stillhouse.errors import ConfigError, EndpointError, FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
 from stillhouse.inference.budget import require_prices, shared_budget
 from stillhouse.inference.first_question import forget
+from stillhouse.inference.journal import Journal
 from stillhouse.inference.journal.parts import used
 from stillhouse.rollouts.collector import RolloutCollector
+from stillhouse.rollouts.context import rollout_keys
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
@@ -30,6 +33,9 @@ from tasks.run.keys import find_keys
 from tasks.run.progress import PartProgress, progress
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
+_FORMER_TEMPERATURES: Final = {ModelRole.TEACHER: 0.7, ModelRole.JUDGE: 0.0}
+"""Defaults of older versions, in the keys of their answers."""
+_MAX_LOOKED_UP: Final = 64  # prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,8 @@ async def sample(
     Progress is shown under `stage`; `part` identifies this collection in the run, also when it runs again. A model
     without the section `teacher`, a student, costs nothing and is served here. `metadata` is by prompt id; a `plan`
     says which rollouts to start in place of `config.num_samples` of each prompt. Raises ConfigError if the budget needs
-    a price that is unknown; EndpointError or AuthenticationError if the endpoint cannot be used; BudgetReached if the
-    run's budget is spent.
+    a price that is unknown, or answers of an older version would be paid for again; EndpointError or
+    AuthenticationError if the endpoint cannot be used; BudgetReached if the run's budget is spent.
     """
     # Created first, since a model that has to be loaded takes a while.
     is_local = teacher is None or teacher.base_url is None
@@ -85,6 +91,10 @@ async def sample(
             opened.push_async_callback(batches.aclose)
             runtime = runtime.model_copy(update={"hedge": False})
         toolbox, journal = Toolbox.from_config(tools), await opened.enter_async_context(journal_of(context))
+        if not is_local and config.temperature is None:
+            former = config.model_copy(update={"temperature": _FORMER_TEMPERATURES[role]})
+            keys = rollout_keys(prompts[:_MAX_LOOKED_UP], former, toolbox, endpoint.identity, metadata)
+            _check_unpaid(keys, journal, role)
         collector = RolloutCollector(
             plan or EverySample(prompts, config.num_samples),
             endpoint=endpoint,
@@ -119,6 +129,17 @@ async def sample(
         name: stats[name] for name in ("requests", "copies", "rate_limited", "cut_tool_results", "possible_usd")
     }
     return Sampled(trajectories, {**summarise(trajectories), **requests, "seconds": seconds})
+
+
+def _check_unpaid(keys: Iterable[str], journal: Journal, role: ModelRole) -> None:
+    """Raise ConfigError if the journal holds answers from when a temperature that is not set had a default."""
+    if any(map(journal.has_trajectory, keys)):
+        setting = "rollouts.temperature" if role is ModelRole.TEACHER else "dataset.judge.temperature"
+        raise ConfigError(
+            f"{setting} is not set, and the store holds answers to these prompts from when its default was "
+            f"{_FORMER_TEMPERATURES[role]:g}. Set it to that to use them, or name another runtime.store to pay for all "
+            "of them again"
+        )
 
 
 def check_failures(sampled: Sampled, budget: float) -> None:

@@ -70,6 +70,17 @@ def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_
         sample_from(provider.url)
 
 
+def test_answers_from_when_the_temperature_had_a_default_are_not_paid_for_again_without_a_word(
+    sample_from: Sample,
+) -> None:
+    with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
+        sample_from(provider.url, temperature=0.7)
+        with pytest.raises(ConfigError, match=r"rollouts\.temperature.*0\.7"):
+            sample_from(provider.url)
+        sample_from(provider.url, temperature=0.7)
+        assert provider.num_billed == 12
+
+
 @pytest.mark.slow
 def test_a_teacher_is_asked_through_its_batch_endpoint(sample_from: Sample, batch_server: Any) -> None:
     batch_server.finish.set()
