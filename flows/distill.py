@@ -13,6 +13,7 @@ from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
+from tasks.replay import REPLAY_STAGES, with_replay
 from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
@@ -20,7 +21,7 @@ from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_o
 STAGES = (
     PROMPTS,
     *only_if(lambda config: config.sft.enabled, *only_if(needs_dataset, *DATASET_STAGES, APPROVAL), *SFT_STAGES),
-    *only_if(lambda config: config.on_policy.enabled, *ON_POLICY_STAGES),
+    *only_if(lambda config: config.on_policy.enabled, *REPLAY_STAGES, *ON_POLICY_STAGES),
     *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
 )
 
@@ -38,7 +39,7 @@ def distill(config: DistillConfig = DEMO) -> Published:
             require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.plans(ON_POLICY):
-            students.append(train_on_policy(students[-1], prompts, run.config, run))
+            students.append(train_on_policy(students[-1], with_replay(prompts, run.config, run), run.config, run))
         if run.plans(COMPARISON):
             promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

@@ -134,7 +134,7 @@ def _held(job: "TrainJob", found: Sequence[int], sizes: Mapping[str, ModelSize])
     for number in range(num):
         held[number] = share | held[number]
     config, longest, caches, sampling = job.on_policy, job.student.max_length, 0.0, dict[str, float]()
-    if config is not None and config.source == "student":
+    if config is not None and config.source != "rollouts":
         longest = max(longest, config.max_tokens)
         is_served = (
             config.engine_url is not None or job.runtime.engine == "vllm" or vllm_python(job.runtime) is not None

@@ -77,7 +77,8 @@ def planned_names(stages: Iterable[Stage]) -> list[str]:
     for stage in stages:
         if stage.foreseen:
             names += [stage.name] if stage.names is None else stage.names(names)
-    return names
+    # Some are gone through for SFT and for what follows it.
+    return list(dict.fromkeys(names))
 
 
 def _identity(value: Any) -> Any:

@@ -114,7 +114,7 @@ class _Loading:
                     reading.alignment,
                     self.runtime,
                     # Recorded rollouts are trained on by a student that finds other tokens probable.
-                    divergence=self.config.divergence if self.config.source == "student" else (),
+                    divergence=self.config.divergence if self.config.source != "rollouts" else (),
                     budget=self.budget,
                     say=self.say,
                 )
