@@ -232,8 +232,8 @@ class OnPolicyConfig(Section):
         unused = {"reward_coef"} if self.source == "replay" else {"replay_decay"}
         if set_too := sorted(name for name in unused if getattr(self, name) != fields[name].default):
             raise ValueError(
-                f"on_policy.source `{self.source}` has no use for {', '.join(set_too)}; leave it out. Under `replay` alone "
-                "the student writes single turns, which no reward judges"
+                f"on_policy.source `{self.source}` has no use for {', '.join(set_too)}; leave it out. Under `replay` "
+                "alone the student writes single turns, which no reward judges"
             )
         if 0 < self.max_staleness < self.updates_per_batch:
             raise ValueError(
