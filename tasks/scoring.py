@@ -12,7 +12,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.stage import Stage
 from tasks.training_job import run_training_job
 
-SCORES = Stage("scores", version=2, result="{rows} scored, {teacher_nll:.3g} nats a token", is_remote=True)
+SCORES = Stage("scores", version=3, result="{rows} scored, {teacher_nll:.3g} nats a token", is_remote=True)
 
 _ROWS = ("dataset_weight", "sources", "too_long", "train_on")
 _TEACHER = ("loss", "teacher", "teachers", "top_k", "soft_temperature")

@@ -33,7 +33,7 @@ _LEFT_OUT = {
     "unlearnt_rows": "with nothing to learn",
     "num_reward_errors": "reward errors",
 }
-SFT = Stage("sft", version=3, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
+SFT = Stage("sft", version=4, result="{steps} steps", left_out=_LEFT_OUT, is_remote=True)
 STUDENT_ROLLOUTS = Stage(
     "student_rollouts",
     version=2,

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from stillhouse.chat.round_trip import call_problem
 from stillhouse.chat.turn import said_in
+from stillhouse.dataset.totals import num_given
 from stillhouse.interop.formats import ROW_FORMATS
 from stillhouse.interop.loss_keys import LEARNT_OTHERWISE, is_empty_answer
 from stillhouse.interop.messages import first_answer
@@ -32,8 +33,11 @@ class TrainingConversation(NamedTuple):
 
 def dataset_conversation(row: JsonObject) -> TrainingConversation:
     """Return the conversation in a row of a dataset of this project, which has been checked."""
-    _check_parts(row["messages"])
-    return TrainingConversation(row["messages"], row["tools"] or [], row["prompt_id"], row["tag"], row["id"])
+    messages = row["messages"]
+    _check_parts(messages)
+    given = enumerate(messages[: num_given(messages, row["turns"])])
+    excluded = frozenset(index for index, message in given if message["role"] == "assistant")
+    return TrainingConversation(messages, row["tools"] or [], row["prompt_id"], row["tag"], row["id"], excluded)
 
 
 def parse_conversation(row: JsonObject) -> TrainingConversation:

@@ -15,7 +15,7 @@ from stillhouse.prompts.files import ENDINGS, SourceRow, suffix_of
 from stillhouse.prompts.sources import HUGGING_FACE, hugging_face_rows
 from stillhouse.store.fingerprint import file_sha256
 
-_DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag")
+_DATASET_COLUMNS: Final = ("id", "messages", "tools", "prompt_id", "tag", "turns")
 
 
 class SplitRow(NamedTuple):

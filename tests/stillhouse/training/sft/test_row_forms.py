@@ -150,7 +150,16 @@ def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict
 
 
 def test_a_row_of_a_dataset_of_this_project_is_taken_as_it_is_unless_it_holds_more_than_text():
-    row = {"id": "r", "messages": MESSAGES, "tools": [SCHEMA], "prompt_id": "p", "tag": None}
+    row = {"id": "r", "messages": MESSAGES, "tools": [SCHEMA], "prompt_id": "p", "tag": None, "turns": 1}
     assert dataset_conversation(row) == TrainingConversation(MESSAGES, [SCHEMA], "p", None, "r")
     with pytest.raises(RowProblem, match="image_url"):
         dataset_conversation({**row, "messages": [{"role": "user", "content": [IMAGE]}]})
+
+
+def test_answers_that_a_prompt_brings_are_read_and_not_learnt():
+    messages = [*MESSAGES, {"role": "user", "content": "And then?"}, {"role": "assistant", "content": "That is all."}]
+    row = {"id": "r", "messages": messages, "tools": [SCHEMA], "prompt_id": "p", "tag": None, "turns": 1}
+    given = [number for number, message in enumerate(MESSAGES) if message["role"] == "assistant"]
+    assert given
+    assert dataset_conversation(row).excluded == set(given)
+    assert dataset_conversation({**row, "turns": 1 + len(given)}).excluded == frozenset()
