@@ -9,11 +9,12 @@ import pytest
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.testing import completion, rehearse
 from stillhouse.tools import RewardScores, RewardSet, Toolbox
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.rnow.names import get_response, llm_judge
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
-from tests.provider import Reply, SimulatedProvider, completion, rehearse
+from tests.provider import Reply, SimulatedProvider
 
 TOOLS = '''
 import os
