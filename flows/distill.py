@@ -3,7 +3,6 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.dataset import DATASET
 from tasks.forecast import announce
 from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.governance.approval import APPROVAL, require_approval
@@ -13,15 +12,16 @@ from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.replay import REPLAY_STAGES, with_replay
+from tasks.replay import REPLAY, uses_dataset, with_replay
 from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
 
 STAGES = (
     PROMPTS,
-    *only_if(lambda config: config.sft.enabled, *only_if(needs_dataset, *DATASET_STAGES, APPROVAL), *SFT_STAGES),
-    *only_if(lambda config: config.on_policy.enabled, *REPLAY_STAGES, *ON_POLICY_STAGES),
+    *only_if(uses_dataset, *DATASET_STAGES),
+    *only_if(lambda config: config.sft.enabled, APPROVAL.only_if(needs_dataset), *SFT_STAGES),
+    *only_if(lambda config: config.on_policy.enabled, REPLAY, *ON_POLICY_STAGES),
     *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
 )
 
@@ -35,7 +35,7 @@ def distill(config: DistillConfig = DEMO) -> Published:
         base, champion = base_student(run.config.student), find_champion(run)
         students = [start_of_training(base, champion, run)]
         if run.plans(SFT):
-            dataset = generate_dataset(prompts, run.config, run) if run.plans(DATASET) else None
+            dataset = generate_dataset(prompts, run.config, run) if needs_dataset(run.config) else None
             require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.plans(ON_POLICY):

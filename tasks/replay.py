@@ -7,13 +7,24 @@ from stillhouse.dataset.read import read_file
 from stillhouse.dataset.states import replayed_states
 from stillhouse.types import Artifact
 from tasks.cache.stage import call_stage
-from tasks.generation import DATASET_STAGES, generate_dataset
+from tasks.generation import DATASET_STAGES, generate_dataset, needs_dataset
 from tasks.prompts import PromptSets, write_metadata, write_prompts
 from tasks.run.context import Run, RunContext
 from tasks.run.stage import Stage, only_if
 
-REPLAY = Stage("replay", version=1, result="{states} turns of {trajectories} trajectories")
-REPLAY_STAGES = only_if(lambda config: config.on_policy.source == "replay", *DATASET_STAGES, REPLAY)
+REPLAY = Stage(
+    "replay",
+    version=1,
+    result="{states} turns of {trajectories} trajectories",
+    when=lambda config: config.on_policy.source == "replay",
+)
+REPLAY_STAGES = (*only_if(REPLAY.when, *DATASET_STAGES), REPLAY)
+
+
+def uses_dataset(config: DistillConfig) -> bool:
+    """Return whether SFT learns the run's dataset, or on-policy distillation goes on from its turns."""
+    replays = config.on_policy.enabled and REPLAY.when(config)
+    return replays or (config.sft.enabled and needs_dataset(config))
 
 
 def with_replay(prompts: PromptSets, config: DistillConfig, run: Run) -> PromptSets:

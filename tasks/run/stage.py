@@ -77,8 +77,7 @@ def planned_names(stages: Iterable[Stage]) -> list[str]:
     for stage in stages:
         if stage.foreseen:
             names += [stage.name] if stage.names is None else stage.names(names)
-    # Some are gone through for SFT and for what follows it.
-    return list(dict.fromkeys(names))
+    return names
 
 
 def _identity(value: Any) -> Any:
