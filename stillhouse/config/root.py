@@ -182,7 +182,7 @@ class DistillConfig(Section):
     def local_teachers(self) -> dict[str, str]:
         """Return the local scoring models by their names in the metrics."""
         if self.on_policy.teachers:
-            named = ((teacher.name, teacher.model) for teacher in self.on_policy.teachers if teacher.is_here)
+            named = ((teacher.name, teacher.model) for teacher in self.on_policy.teachers if teacher.kind == "local")
             return {name: model for name, model in named if model is not None}
         default = self.teacher.model if self.teacher.base_url is None else None
         ref = self.on_policy.teacher or default
