@@ -34,9 +34,10 @@ def layout_of(config: DistillConfig, devices: str | None = None) -> list[str]:
     """
     runtime, found = config.runtime, [] if config.runtime.training_deployment else _gpus_for(config.runtime)
     if devices is None and not runtime.training_deployment:
-        for teacher in (*config.on_policy.teachers, *config.sft.teachers):
-            if teacher.kind == "vllm" and teacher.is_here:
-                python_for_teacher(teacher, runtime)
+        for section in (config.on_policy, config.sft):
+            for teacher in section.teachers if section.enabled else ():
+                if teacher.kind == "vllm" and teacher.is_here:
+                    python_for_teacher(teacher, runtime)
     if devices is not None:
         if (form := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)GiB", devices)) is None:
             raise ConfigError(f"--devices {devices}: expected the number of a host's GPUs and their memory, as 8x80GiB")
