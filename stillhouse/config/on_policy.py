@@ -42,7 +42,7 @@ class OnPolicyConfig(Section):
     """Rollouts to train on: samples of the student as it is at each step; rollouts that it made before the first step
     and that were scored once, with no teacher meanwhile (Lightning OPD); or single turns of the student, each after a
     beginning of the teacher's own trajectories, so that no tool runs (ReOPD). `student` first; `rollouts` where the
-    teacher is dear, right after SFT on rollouts of the same teacher; `replay` where tools or environments are slow."""
+    teacher is dear, right after SFT on rollouts of the same teacher; `replay` where no tool can run meanwhile."""
     replay_decay: float = later_field(0.6, gt=0.0, le=1.0)
     """Of the source `replay`: by how much each further turn of a trajectory is drawn more rarely. 0.6 is ReOPD's, whose
     late turns taught less; 1 draws all alike."""
