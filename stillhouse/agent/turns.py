@@ -36,8 +36,6 @@ class TurnRules(Section):
     the conversation, whatever it says.
     """
 
-    removed = {"termination_policy": "last_tool", "continue_message": "Continue."}
-
     closing_answer: bool = False
     """Where tools are offered: refuse the calls of the last turn and ask once more, with tools it may not call."""
     response_schema: JsonObject = {}

@@ -67,15 +67,13 @@ class Section(BaseModel):
 
     form_first: ClassVar[tuple[str, ...]] = ()
     """Fields that most people set, which come first in Prefect's form; without any, all are equal there."""
-    removed: ClassVar[Mapping[str, Any]] = {}
-    """Fields that this section had once and every dump held, with their defaults."""
 
     def identity(self, exclude: Collection[str] = ()) -> dict[str, Any]:
         """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay.
 
         `exclude` are names that fields had first.
         """
-        first = self.as_at_first({**self.removed, **_fields(self)})
+        first = self.as_at_first(_fields(self))
         return {name: value for name, value in first.items() if name not in exclude}
 
     def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
