@@ -99,7 +99,7 @@ _LIMITS: Final[dict[str, Any]] = {limit.key: limit.field for limit in LIMITS}
 class FiltersConfig(create_model("Limits", __base__=Section, **_LIMITS)):  # type: ignore[misc]
     """Limits of the labels. Null and empty set no limit; a row for which a label has no value passes."""
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def key_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         # A limit that is declared later changes no key.
         return self.model_dump(mode="json", exclude_defaults=True)
 

@@ -162,7 +162,7 @@ class OnPolicyConfig(Section):
         """Return the number of optimiser steps on one batch of rollouts."""
         return self.num_substeps * self.num_passes
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def key_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields.pop("trainer"), **fields}
 
     @model_validator(mode="before")

@@ -179,7 +179,7 @@ class TeacherConfig(Section):
             )
         return self
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def key_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         # Answers are the same through either.
         return {name: value for name, value in fields.items() if name != "client"}
 

@@ -69,15 +69,11 @@ class Section(BaseModel):
     """Fields that most people set, which come first in Prefect's form; without any, all are equal there."""
 
     def identity(self, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """Return what cache keys are made of: the dump, in the form that it had first, so that older keys stay.
+        """Return what cache keys are made of: the dump as `key_fields` has it, without the fields of `exclude`."""
+        return {name: value for name, value in self.key_fields(_fields(self)).items() if name not in exclude}
 
-        `exclude` are names that fields had first.
-        """
-        first = self.as_at_first(_fields(self))
-        return {name: value for name, value in first.items() if name not in exclude}
-
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the dumped `fields` under the names, and in the places, that they had first."""
+    def key_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return those of the dumped `fields` that change a result, flat where a stage leaves out some by name."""
         return fields
 
 

@@ -182,7 +182,7 @@ class SftConfig(Section):
     """Divides the logits of teacher and student in the KL, which is multiplied by its square (Hinton et al., 2015,
     section 2). 1 for rows of the teacher; 2 shows more of what it finds improbable, from a local teacher alone."""
 
-    def as_at_first(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def key_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields.pop("trainer"), **fields}
 
     @model_validator(mode="after")
