@@ -132,4 +132,4 @@ def test_only_a_training_that_may_take_minutes_is_examined(tmp_path: Path) -> No
 
 def test_what_a_case_is_known_by_stays() -> None:
     case = PairCase.of(load_config(Path(__file__).resolve().parents[3] / "configs" / "demo.yaml"))
-    assert digest(case.identity()) == "6205ac6f49e97660a836a2683a386a4e37bd6c768567d14af36477f13fa0b5fe"
+    assert digest(case.identity()) == "0f0d1820b5d5f8052acaa72466c688d126837911dc66ae7de672377c29a39eea"
