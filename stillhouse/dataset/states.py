@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from stillhouse.dataset.totals import num_given
+from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import prompt_id, unit_interval, variant_id
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
@@ -16,8 +17,13 @@ def replayed_states(
     """Return about `number` states of a dataset's rows, each row's in equal number, and their metadata.
 
     Turn t of K, from 1, is drawn with probability decay^t / sum_u decay^u, u = 1..K (ReOPD, arXiv 2607.04763, section
-    4). States that are drawn again are variants of one prompt.
+    4). States that are drawn again are variants of one prompt. Raises InputError without a row.
     """
+    if not rows:
+        raise InputError(
+            "on_policy.source is `replay`, but the dataset has no training row: all kept rows are its validation. "
+            "Lower dataset.validation_fraction, or sample more"
+        )
     num_drawn = Counter[str]()
     states, metadata = list[Prompt](), list[PromptMetadata]()
     for draw in range(-(-number // len(rows))):

@@ -6,6 +6,7 @@ import pytest
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.states import replayed_states
+from stillhouse.errors import InputError
 
 SCHEMA = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
 
@@ -57,3 +58,8 @@ def test_every_row_is_drawn_equally_often_and_the_same_seed_draws_the_same() -> 
     drawn = [replayed_states(rows, 0.6, 9, seed)[0] for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [len(state.tools or ()) for state in drawn[0]] == [1, 0] * 5
+
+
+def test_a_dataset_whose_rows_all_validate_is_refused_by_the_settings_name() -> None:
+    with pytest.raises(InputError, match="dataset.validation_fraction"):
+        replayed_states([], 0.6, 10, seed=0)
