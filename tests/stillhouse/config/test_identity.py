@@ -27,7 +27,7 @@ DIGESTS = {
     "on_policy/mixed_agentic": "86302dbb 0424063d a1b06218 5620374a fb21a620 e0fed29a b933c3e7 bbaa0351 890e9c8c",
     "on_policy/pure": "86302dbb 0424063d a1b06218 9f7032ab fb21a620 e0fed29a b933c3e7 e949e44c 9239d577",
     "on_policy/pure_agentic": "86302dbb 0424063d a1b06218 5620374a fb21a620 e0fed29a b933c3e7 22159b33 890e9c8c",
-    "on_policy/self_distillation": "86302dbb 0424063d a1b06218 5620374a fb21a620 7eecf106 b933c3e7 2efe53b5 890e9c8c",
+    "on_policy/self_distillation": "ee080eaf 0424063d a1b06218 9f7032ab fb21a620 312f01b7 b933c3e7 5179890b 8d32f682",
     "on_policy/several_teachers": "86302dbb 0424063d a1b06218 5620374a fb21a620 e0fed29a b933c3e7 fed82c77 890e9c8c",
     "openrouter_sft": "d85598e0 c2f87da4 64d13ec8 390d0266 fb21a620 080262ac 78ec1c21 76a3be93 427777d6",
     "qwen3_on_policy": "a8913624 fea14e17 2a67342f 5620374a fb21a620 40532a8c d6b8794f ed3d9275 427777d6",

@@ -31,7 +31,7 @@ class Hint:
             raise ConfigError(f"hint of teacher {teacher!r} is no Jinja template: {error}; saw {template!r}") from error
 
     def text(self, prompt_id: str, metadata: PromptMetadata | None) -> str:
-        """Return the hint for a prompt, with the separator from the question.
+        """Return the hint for a prompt, with the separator from the question; empty where nothing is left of it.
 
         Raises ConfigError if Jinja's sandbox refuses the template, InputError if the prompt lacks a variable of it.
         """
@@ -40,7 +40,7 @@ class Hint:
             variables = {**metadata.metadata, "expected_answer": metadata.expected_answer, "tag": metadata.tag}
         variables = {name: value for name, value in variables.items() if value is not None}
         try:
-            return self._template.render(variables) + _SEPARATOR
+            text = self._template.render(variables)
         except SecurityError as error:
             raise ConfigError(
                 f"hint of teacher {self._teacher!r} is refused by Jinja's sandbox: {error}. A hint may use the "
@@ -52,6 +52,8 @@ class Hint:
                 f"{type(error).__name__}: {error}; the prompt has {sorted(variables)}. Give every prompt what the hint "
                 "needs, or ask for it with `{% if NAME is defined %}`"
             ) from error
+        # Line breaks before the question alone are another prompt than the student's.
+        return text + _SEPARATOR if text.strip() else ""
 
     def insert(self, messages: Sequence[Message], prompt_id: str, metadata: PromptMetadata | None) -> list[Message]:
         """Return the prompt's messages with the hint before the last user message's content.

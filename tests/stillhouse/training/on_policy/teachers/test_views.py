@@ -72,6 +72,11 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
     assert abs(added - views.added_tokens([opening])) <= 1
 
 
+def test_a_hint_of_which_nothing_is_left_leaves_the_prompt_as_it_is() -> None:
+    messages: list[Message] = [{"role": "user", "content": "How many?"}]
+    assert Hint("{% if proof is defined %}{{ proof }}{% endif %}\n", "t").insert(messages, "p", METADATA) == messages
+
+
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
@@ -84,7 +89,6 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
 def test_a_hint_that_cannot_be_written_names_teacher_prompt_and_reason(template: str, reason: str) -> None:
     with pytest.raises(InputError, match=f"teacher 't': prompt p .*{reason}"):
         Hint(template, "t").text("p", METADATA)
-    assert Hint("{% if proof is defined %}{{ proof }}{% endif %}", "t").text("p", None) == "\n\n"
 
 
 def test_a_hint_is_a_template_and_needs_a_question() -> None:
