@@ -16,7 +16,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 SERVER_PORT = $(or $(PORT),4200)
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:$(SERVER_PORT)/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup vllm base demo recipe-smollm test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
+.PHONY: help setup vllm base demo recipe-smollm recipe-chat-teacher test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ recipe-smollm: base
 	test -d $(SMOLLM)/teacher || { $(BIN)/stillhouse sft examples/smollm/teacher.yaml && $(BIN)/stillhouse publish -o $(SMOLLM)/teacher; }
 	$(BIN)/stillhouse distill examples/smollm/student.yaml
 	test -d $(SMOLLM)/student || $(BIN)/stillhouse publish -o $(SMOLLM)/student --merge
+
+## recipe-chat-teacher  a teacher that only chats: accuracy against its money for SFT, self-training and a teacher that scores
+recipe-chat-teacher: base
+	$(BIN)/python -m benchmarks.chat_teacher --json runs/chat_teacher/figures.json
 
 ## test       the fast tests, on all cores
 test: setup

@@ -27,7 +27,7 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 
 def _names(earlier: Sequence[str]) -> list[str]:
-    students = [name for name in ("sft", "on_policy") if name in earlier]
+    students = [name for name in ("sft", "self_training", "on_policy") if name in earlier]
     return [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
 
 

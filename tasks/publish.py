@@ -50,7 +50,7 @@ from tasks.server.outages import wait_out_outages
 from tasks.server.temporary_server import has_lasting_server
 
 _logger = logging.getLogger("stillhouse.run")
-_TRAINING = ("sft", "on_policy")
+_TRAINING = ("sft", "self_training", "on_policy")
 _NUM_SAMPLES: Final = 20
 """Trajectories in MLflow and in the report, shared among the models compared."""
 

@@ -4,11 +4,12 @@ Where `runtime.training_deployment` names a deployment, that process belongs to 
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from stillhouse.agent.turns import TurnRules
-from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, SftSource, StudentConfig, ToolsConfig
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
@@ -48,13 +49,19 @@ SFT_STAGES: Final = (SOFT_TARGETS, SFT)
 ON_POLICY_STAGES: Final = (PAIR, STUDENT_ROLLOUTS, ON_POLICY)
 
 
-def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
-    """Fine-tune `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
+def train_sft(
+    start: Model, dataset: Artifact | None, config: DistillConfig, run: Run, *, own_rows: Sequence[Artifact] = ()
+) -> Model:
+    """Fine-tune `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone.
+
+    `own_rows` are datasets of the student's own trajectories; with them the run records it as self-training.
+    """
     scored: JsonObject = {"scores": score_rows(start, dataset, config, run)} if SOFT_TARGETS.when(config) else {}
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,
         run,
+        label="self_training" if own_rows else None,
         start=start,
         dataset=dataset,
         sources=[source_fingerprint(source) for source in config.sft.sources],
@@ -62,6 +69,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         sft=config.sft,
         tools=config.tools if config.sft.trainer.generate_every_steps else None,
         **scored,
+        **({"own_rows": list(own_rows), "own_weight": config.self_training.weight} if own_rows else {}),
     )
     if rejected := artifact.facts.get("first_rejected"):
         _logger.warning(
@@ -69,7 +77,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
             artifact.facts["rejected_rows"],
             rejected,
         )
-    return trained_student("sft", artifact)
+    return trained_student("self_training" if own_rows else "sft", artifact)
 
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
@@ -121,8 +129,12 @@ def sft_task(
     key: str,
     context: RunContext,
     scores: Artifact | None = None,
+    own_rows: Sequence[Artifact] = (),
+    own_weight: float = 1.0,
 ) -> Artifact:
     """Train on rows. A training that was killed continues from its checkpoint."""
+    further = (SftSource(path=rows.uri, weight=own_weight) for rows in own_rows)
+    sft = sft.model_copy(update={"sources": (*sft.sources, *further)})
     job = {
         "method": "sft",
         "sft": sft,

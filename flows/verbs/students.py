@@ -12,7 +12,7 @@ from flows.verbs.data import Private, Push, Store, require_place
 if TYPE_CHECKING:
     from stillhouse.types import JsonObject
 
-_STAGES = ("on_policy", "sft")
+_STAGES = ("on_policy", "self_training", "sft")
 """Of the stages that train, the last first."""
 
 

@@ -26,6 +26,7 @@ from stillhouse.config.rollouts import (
 )
 from stillhouse.config.root import DEMO, DistillConfig
 from stillhouse.config.runtime import EvaluationConfig, ModelRole, RuntimeConfig, TrackingConfig
+from stillhouse.config.self_training import SelfTrainingConfig
 from stillhouse.config.training import SftConfig, SftSource, StudentConfig, TrainerConfig
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "RuntimeConfig",
     "SamePrompt",
     "SelectionConfig",
+    "SelfTrainingConfig",
     "SftConfig",
     "SftSource",
     "StudentConfig",

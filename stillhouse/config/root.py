@@ -12,6 +12,7 @@ from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConf
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
 from stillhouse.config.section import Section
+from stillhouse.config.self_training import SelfTrainingConfig
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
 from stillhouse.errors import WrongSetting
 from stillhouse.sellers import cannot_score, cannot_score_at
@@ -21,8 +22,8 @@ class DistillConfig(Section):
     """A distillation from prompts to an evaluated student."""
 
     form_first = (
-        *("prompts", "teacher", "rollouts", "budget", "student", "sft", "on_policy", "evaluation", "tracking"),
-        "runtime",
+        *("prompts", "teacher", "rollouts", "budget", "student", "sft", "self_training", "on_policy"),
+        *("evaluation", "tracking", "runtime"),
     )
 
     prompts: PromptsConfig = PromptsConfig()
@@ -34,6 +35,7 @@ class DistillConfig(Section):
     approval: ApprovalConfig = ApprovalConfig()
     student: StudentConfig = StudentConfig()
     sft: SftConfig = SftConfig()
+    self_training: SelfTrainingConfig = SelfTrainingConfig()
     on_policy: OnPolicyConfig = OnPolicyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     promotion: PromotionConfig = PromotionConfig()
@@ -65,7 +67,8 @@ class DistillConfig(Section):
                 f"on_policy.teacher is not set and the teacher {self.teacher.model!r} is behind "
                 f"{self.teacher.base_url}: on-policy distillation needs the teacher's log-probability of tokens the "
                 "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher or a "
-                "scoring server in on_policy.teachers, or set on_policy.enabled to false and use SFT alone",
+                "scoring server in on_policy.teachers, or set on_policy.enabled to false: sft, and self_training "
+                "where answers can be verified, need its text alone",
                 code="no-scores",
             )
         refusals = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
@@ -78,8 +81,8 @@ class DistillConfig(Section):
             if refusal is not None:
                 raise ValueError(
                     f"{where}: {refusal}. Learn from what it writes instead: generate rollouts from it, by "
-                    "teacher.model and teacher.base_url, with sft.enabled true and on_policy.enabled false. Or name a "
-                    "model with open weights"
+                    "teacher.model and teacher.base_url, with sft.enabled true, self_training.enabled too where "
+                    "answers can be verified, and on_policy.enabled false. Or name a model with open weights"
                 )
         return self
 
@@ -100,6 +103,15 @@ class DistillConfig(Section):
                 f"sft.loss is `kl` and goes by what rollouts.record_top_k {recorded} records, at temperature 1; saw "
                 f"sft.top_k {sft.top_k} and sft.soft_temperature {sft.soft_temperature}. Set top_k to {recorded} or "
                 "less and leave soft_temperature out, or name a teacher that scores in sft.teacher or sft.teachers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _self_training_goes_on_from_sft(self) -> Self:
+        if self.self_training.enabled and not self.sft.enabled:
+            raise ValueError(
+                "self_training.enabled is true, but sft.enabled is false: its rounds go on from SFT's student by the "
+                "settings of sft. Set sft.enabled to true; rows of your own go into sft.sources"
             )
         return self
 

@@ -16,6 +16,7 @@ STAGE_LABELS = {
     "base": "Base student",
     "champion": "Champion",
     "sft": "After SFT",
+    "self_training": "After self-training",
     "on_policy": "After on-policy",
     "teacher": "Teacher",
 }

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, RULE, PAPER = "#010203", "#010204", "#010205", "#010206"
-_STAGE_INKS = {"base": "#010207", "sft": "#010208", "on_policy": "#010209", "teacher": "#01020a", "champion": "#01020b"}
+_STAGES = ("base", "sft", "self_training", "on_policy", "teacher", "champion")
+_STAGE_INKS = {name: f"#0103{number:02d}" for number, name in enumerate(_STAGES)}
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", PAPER: "paper"} | {
     ink: f"stage-{name}" for name, ink in _STAGE_INKS.items()
 }

@@ -94,8 +94,8 @@ async def load_or_run_async(
     return artifact, state.name == _CACHED
 
 
-def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_refresh: bool = False) -> Artifact | None:
-    """Return the cached artifact for `inputs`, without a task run, which costs Prefect 40 ms even when cached.
+def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_refresh: bool = False) -> Any:
+    """Return the cached result for `inputs`, without a task run, which costs Prefect 40 ms even when cached.
 
     None if there is none, if its files are gone or altered, or if the config refreshes the stage.
     """
@@ -107,12 +107,12 @@ def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_ref
     uploaded = download_record(store, key)
     if not results.exists(key):
         return None
-    artifact = with_local_paths(results.read(key).result, store)
-    if (problem := _find_damage(artifact, run)) is not None or not isinstance(artifact, Artifact):
+    result = with_local_paths(results.read(key).result, store)
+    if (problem := _find_damage(result, run)) is not None:
         _logger.warning("%s: a stored result cannot be used: %s; it is made again", stage.name, problem)
         return None
-    upload_result(artifact, key, uploaded, store)
-    return made_of(inputs.values(), artifact)
+    upload_result(result, key, uploaded, store)
+    return made_of(inputs.values(), result)
 
 
 def _tell_if_made(stage: Stage, run: Run, key: str, options: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +16,7 @@ import prefect.runtime
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig
 from stillhouse.errors import ConfigError
 from stillhouse.evaluation.promotion import Decision
+from stillhouse.rollouts.summary import add_up
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
@@ -89,6 +91,8 @@ class StageOutcome:
     result: Any
     cached: bool
     seconds: float
+    is_of_rounds: bool = False
+    """Whether a stage that the flow lists went through it, in rounds of its own."""
 
 
 @dataclass(slots=True)
@@ -112,10 +116,20 @@ class Run:
     """Told of each stage that ends; None in a run of one stage for another flow run."""
     live_page: LivePage | None = None
     """Written while the run goes; None where `watch` is."""
+    _prefix: str = ""
 
     @property
     def results(self) -> dict[str, Any]:
         return {stage.name: stage.result for stage in self.stages}
+
+    @contextmanager
+    def recorded_as(self, prefix: str) -> Iterator[None]:
+        """Record stages under `prefix` and their names within the block; facts and shards of repeats add up."""
+        self._prefix, outer = prefix, self._prefix
+        try:
+            yield
+        finally:
+            self._prefix = outer
 
     def plans(self, stage: Stage) -> bool:
         return self.plan is None or stage.name in {planned.name for planned in self.plan}
@@ -123,7 +137,8 @@ class Run:
     def check_plan(self) -> None:
         """Raise ValueError for a flow that went through other stages than it lists: its progress showed others."""
         went, plan = {outcome.stage.name for outcome in self.stages}, self.plan or ()
-        unlisted = went - {stage.name for stage in plan}
+        unlisted = {outcome.stage.name for outcome in self.stages if not outcome.is_of_rounds}
+        unlisted -= {stage.name for stage in plan}
         missing = {stage.name for stage in plan if stage.foreseen} - went
         if unlisted or missing:
             raise ValueError(f"the flow {self.name} went through {unlisted or 'no more'} and not through {missing}")
@@ -136,10 +151,18 @@ class Run:
         A stage that ran without an MLflow run of its own gets a nested one with its metrics. A stage recorded again, in
         the rounds towards a target, keeps one entry: its last result and the seconds of all.
         """
-        name = label or stage.name
+        name = label or self._prefix + stage.name
         earlier = [stage for stage in self.stages if stage.name == name]
         all_cached = cached and all(stage.cached for stage in earlier)
-        outcome = StageOutcome(stage, name, result, all_cached, seconds + sum(stage.seconds for stage in earlier))
+        total = result
+        if self._prefix and label is None:
+            results = [*(stage.result for stage in earlier), result]
+            sums: JsonObject = {"facts": add_up([one.facts for one in results])}
+            if "shards" in type(result).model_fields:
+                sums["shards"] = tuple(shard for one in results for shard in one.shards)
+            total = result.model_copy(update=sums)
+        all_seconds = seconds + sum(stage.seconds for stage in earlier)
+        outcome = StageOutcome(stage, name, total, all_cached, all_seconds, is_of_rounds=bool(self._prefix))
         self.stages = [*(stage for stage in self.stages if stage.name != name), outcome]
         run_id = result.facts.get("mlflow_run_id")
         if run_id is None and not cached:

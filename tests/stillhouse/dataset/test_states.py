@@ -61,5 +61,5 @@ def test_every_row_is_drawn_equally_often_and_the_same_seed_draws_the_same() -> 
 
 
 def test_a_dataset_whose_rows_all_validate_is_refused_by_the_settings_name() -> None:
-    with pytest.raises(InputError, match="dataset.validation_fraction"):
+    with pytest.raises(InputError, match=r"dataset\.validation_fraction"):
         replayed_states([], 0.6, 10, seed=0)
