@@ -45,7 +45,8 @@ _PAID: Final = ("completion_tokens", "prompt_tokens", "cost_usd")
 _PAGE: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Accuracy against the teacher's money</title><style>{style}</style>
-<main><h1>Accuracy against the teacher's money</h1>{svg}<pre>{table}</pre></main></html>
+<main><h1>Accuracy against the teacher's money</h1>
+<div style="max-width: 40rem">{svg}</div><pre>{table}</pre></main></html>
 """
 ARMS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "sft 40": (40, ("sft.num_epochs=60",)),
@@ -160,6 +161,7 @@ def page_of(points: Sequence[Point]) -> str:
                 axis.annotate(one.arm, (x, 100 * one.mean), (7, -11), textcoords="offset points", color=INK)
         axis.set_xlabel("US cents for the teacher")
         axis.set_title("Accuracy on held-out prompts, %")
+        axis.set_xlim(left=0.0)
         axis.grid(axis="y")
         svg = to_svg(figure, "money", "Accuracy on held-out prompts by the money that the teacher cost")
     table = escape("\n".join(lines_of(points)))
