@@ -7,7 +7,7 @@ from typing import Final
 
 from stillhouse.config import DistillConfig, JudgeConfig, RolloutsConfig, SelectionConfig, ToolsConfig
 from stillhouse.dataset.difficulty import student_rollouts
-from stillhouse.errors import NothingKept
+from stillhouse.errors import InputError, NothingKept
 from stillhouse.rollouts.summary import summarise
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts
@@ -29,7 +29,10 @@ _logger = logging.getLogger("stillhouse.self_training")
 
 
 def self_train(start: Model, prompts: PromptSets, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
-    """Train `start` in rounds on its own right trajectories, beside the `dataset` of SFT; raises as its stages."""
+    """Train `start` in rounds on its own right trajectories, beside the `dataset` of SFT.
+
+    Raises InputError if nothing verifies the answers; else as its stages.
+    """
     student, rows = start, list[Artifact]()
     for number in range(config.self_training.num_rounds):
         with run.recorded_as("own "):
@@ -108,7 +111,14 @@ def practice_task(
         sample(list(taken.values()), student, rollouts, tools, context, stage=PRACTICE.name, part=key, metadata=given)
     )
     check_failures(sampled, context.runtime.failure_budget)
-    right = [one for one in sampled.trajectories if examine_trajectory(one, rows[one.prompt_id]).verified is True]
+    verdicts = [examine_trajectory(one, rows[one.prompt_id]).verified for one in sampled.trajectories]
+    if all(verdict is None for verdict in verdicts):
+        raise InputError(
+            f"self_training: nothing verifies any of the {len(verdicts)} trajectories of round {number + 1}. Give "
+            "prompts an expected_answer and a prompts.verifier that compares with it (not `judge`), or leave "
+            "self_training out"
+        )
+    right = [one for one, verdict in zip(sampled.trajectories, verdicts, strict=True) if verdict]
     store = context.store
     shard = store.write_rows(PRACTICE.name, digest(key), TRAJECTORIES_FILE, right, summarise(right))
     known = write_metadata(store, [rows[trajectory.prompt_id] for trajectory in right])

@@ -22,6 +22,7 @@ from benchmarks.shop_teacher import append_prompts, shop_teacher
 from examples.embedded.shop import draw_stories
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.dataset.read import read_rows
+from stillhouse.errors import InputError
 from tests.provider import SimulatedProvider
 
 NUM_STORIES = 48
@@ -88,12 +89,19 @@ def test_the_student_learns_those_of_its_trajectories_that_are_right_and_the_tea
 
 
 def test_rounds_in_which_nothing_is_right_leave_the_student_as_it_is(body: dict[str, Any]) -> None:
-    # The judge is off, so that nothing verifies the answers.
-    body["prompts"]["verifier"] = "judge"
+    # No answer is the number alone; the teacher's are learnt all the same.
+    body["prompts"]["verifier"] = "exact"
+    body["dataset"]["filters"] = {"drop_wrong": False}
     body["self_training"]["num_rounds"] = 1
     published = run(body)
     assert list(published.students) == ["sft"]
     assert row_of(published, "own practice") == "0 of 16 right"
+
+
+def test_answers_that_nothing_verifies_end_the_run_with_the_remedy(body: dict[str, Any]) -> None:
+    body["prompts"]["verifier"] = "judge"
+    with pytest.raises(InputError, match=r"nothing verifies any of the 16 trajectories of round 1.*expected_answer"):
+        run(body)
 
 
 @contextmanager
