@@ -4,6 +4,7 @@ It has no dates, speeds or local paths: equal trainings give equal cards.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,8 @@ def _title(record: StudentRecord) -> str:
 def _summary(record: StudentRecord, adapter: Adapter | None) -> str:
     base = _base(record, adapter)
     below = f"[{plain(base)}](https://huggingface.co/{base})" if is_hub_id(base) else code(public_name(base))
-    methods = " and then by ".join(METHODS[stage.method] for stage in record.stages)
+    rounds = ((METHODS[method], len(list(group))) for method, group in groupby(stage.method for stage in record.stages))
+    methods = " and then by ".join(name if number == 1 else f"{name}, {number} times" for name, number in rounds)
     if adapter is not None:
         kind = f"An adapter ({adapter.variant}, rank {adapter.rank}) for {below}"
     elif record.merged is not None:

@@ -93,7 +93,8 @@ def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> I
 
 
 def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
-    rows = list(_data(record))
+    # Rounds of self-training learn the rows of those before once more.
+    rows = list(dict.fromkeys(_data(record)))
     if not rows:
         return
     yield "## Data\n"
@@ -102,16 +103,16 @@ def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
         yield f"How the dataset came about is told in `{DATASET_CARD_FILE}`.\n"
 
 
-def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
+def _data(record: StudentRecord) -> Iterator[tuple[str, ...]]:
     for stage in record.stages:
         data = {"sft": "dataset", "on_policy": "prompts"}[stage.method]
         if stage.data:
             counts = [count(stage.data.get(name)) for name in ("rows", "tokens", "supervised_tokens")]
-            yield METHODS[stage.method], data, *counts, code(stage.data["fingerprint"])
+            yield (METHODS[stage.method], data, *counts, code(stage.data["fingerprint"]))
         sources = stage.config[stage.method].get("sources", ())
         for source, fingerprint in zip(sources, stage.config.get("sources", ()), strict=True):
             name = f"{code(public_name(source['path']))}, weight {source['weight']:g}"
-            yield METHODS[stage.method], name, "", "", "", code(fingerprint)
+            yield (METHODS[stage.method], name, "", "", "", code(fingerprint))
 
 
 def config_section(record: StudentRecord) -> Iterator[str]:

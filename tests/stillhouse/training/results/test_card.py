@@ -107,6 +107,15 @@ def test_the_card_of_two_trainings_names_both_and_the_first_base(tmp_path: Path)
     assert not re.search("/store|/models", text)
 
 
+def test_the_card_of_several_rounds_names_method_and_data_once(tmp_path: Path):
+    data = {"fingerprint": "f" * 8, "rows": 11}
+    record(data=data, before=record(data=data, before=record(data=data))).write(tmp_path)
+    write_card(tmp_path)
+    text = card(tmp_path)
+    assert "trained by supervised fine-tuning, 3 times." in text
+    assert (text.count("f" * 8), text.count("`s1`")) == (1, 1)
+
+
 def test_a_local_teacher_that_wrote_and_scored_is_one_teacher(tmp_path: Path):
     config = {"student_ref": "sft@1", "student": STUDENT, "on_policy": {"seed": 1, "teacher": "/models/big"}}
     fields = {"method": "on_policy", "base": "/store/sft", "config": config, "data": {}, "teachers": ("big@2",)}
