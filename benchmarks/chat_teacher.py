@@ -38,6 +38,7 @@ from stillhouse.report.environment import REPORT_CSS, style_sheet
 from stillhouse.report.svg import INK, drawing, panels, stage_ink, to_svg
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.store.atomic import write_atomic
+from stillhouse.types import JsonObject
 
 _PRICE: Final = "teacher.usd_per_million_tokens={prompt: 0.75, completion: 4.5}"
 _KEY: Final = "STILLHOUSE_BENCH_KEY"
@@ -90,11 +91,17 @@ def run_arm(arm: str, seed: int, url: str, folder: Path) -> Result:
     )
     published = run_distill(config, store)
     artifacts = json.loads((Path(published.report).parent / "run.json").read_text())["artifacts"]
-    asked = [Path(uri) for uri in artifacts["rollouts"]]
-    facts = [artifact.facts for artifact in map(artifact_in, asked) if artifact is not None]
+    facts = [_facts_of(Path(uri)) for uri in artifacts["rollouts"]]
     completion, prompt, usd = (sum(one[name] for one in facts) for name in _PAID)
     last = next(name for name in ("on_policy", "self_training", "sft") if name in published.evaluations)
     return Result(arm, seed, published.evaluations[last]["accuracy"], completion, prompt, usd)
+
+
+def _facts_of(folder: Path) -> JsonObject:
+    artifact = artifact_in(folder)
+    if artifact is None:
+        raise RuntimeError(f"{folder} holds no artifact, so that what the teacher cost is not known")
+    return artifact.facts
 
 
 def run_arms(arms: Sequence[str], seeds: Sequence[int], folder: Path) -> list[Result]:

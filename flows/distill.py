@@ -15,14 +15,14 @@ from tasks.publish import Published, publish, tracked
 from tasks.replay import REPLAY, uses_dataset, with_replay
 from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
-from tasks.self_training import PRACTICE, self_train
+from tasks.self_training import OWN_ROLLOUTS, self_train
 from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_on_policy, train_sft
 
 STAGES = (
     PROMPTS,
     *only_if(uses_dataset, *DATASET_STAGES),
     *only_if(lambda config: config.sft.enabled, APPROVAL.only_if(needs_dataset), *SFT_STAGES),
-    PRACTICE.only_if(lambda config: config.self_training.enabled),
+    OWN_ROLLOUTS.only_if(lambda config: config.self_training.enabled),
     *only_if(lambda config: config.on_policy.enabled, REPLAY, *ON_POLICY_STAGES),
     *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
 )
@@ -40,7 +40,7 @@ def distill(config: DistillConfig = DEMO) -> Published:
             dataset = generate_dataset(prompts, run.config, run) if needs_dataset(run.config) else None
             require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
-        if run.plans(PRACTICE):
+        if run.plans(OWN_ROLLOUTS):
             students.append(self_train(students[-1], prompts, dataset, run.config, run))
         if run.plans(ON_POLICY):
             students.append(train_on_policy(students[-1], with_replay(prompts, run.config, run), run.config, run))

@@ -1,7 +1,6 @@
-"""Self-training: in rounds the student plays training prompts, and SFT learns what verification finds right."""
+"""Self-training: in rounds the student is sampled on training prompts, and SFT learns what is verified as right."""
 
 import logging
-from contextlib import suppress
 from itertools import cycle, islice
 from typing import Final
 
@@ -24,7 +23,9 @@ from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 from tasks.training import train_sft
 
-PRACTICE: Final = Stage("practice", version=1, result="{right} of {played} right", foreseen=False, is_remote=True)
+OWN_ROLLOUTS: Final = Stage(
+    "own_rollouts", version=1, result="{right} of {sampled} right", foreseen=False, is_remote=True
+)
 _logger = logging.getLogger("stillhouse.self_training")
 
 
@@ -36,27 +37,29 @@ def self_train(start: Model, prompts: PromptSets, dataset: Artifact | None, conf
     student, rows = start, list[Artifact]()
     for number in range(config.self_training.num_rounds):
         with run.recorded_as("own "):
-            right = practise(student, prompts, number, config, run)
-            run.record.log_metrics({f"self_training/{name}": right.facts[name] for name in ("played", "right")}, number)
-            before = len(rows)
-            if right.shards:
-                with suppress(NothingKept):
-                    rows.append(build_dataset(right, prompts, _kept_config(config), run))
-        if len(rows) == before:
-            _logger.warning("round %d: no row to learn, so that the student stays as it is", number + 1)
-            continue
+            right = sample_right(student, prompts, number, config, run)
+            figures = {f"self_training/{name}": right.facts[name] for name in ("sampled", "right")}
+            run.record.log_metrics(figures, step=number)
+            try:
+                if not right.shards:
+                    raise NothingKept("no trajectory of the student is right")
+                rows.append(build_dataset(right, prompts, _kept_config(config), run))
+            except NothingKept as error:
+                _logger.warning("round %d: the student stays as it is: %s", number + 1, error)
+                continue
         student = train_sft(student, dataset, _learning_config(config, dataset), run, own_rows=rows)
     return student
 
 
-def practise(student: Model, prompts: PromptSets, number: int, config: DistillConfig, run: Run) -> Rollouts:
+def sample_right(student: Model, prompts: PromptSets, number: int, config: DistillConfig, run: Run) -> Rollouts:
     """Return the student's right trajectories of round `number`, from 0."""
     teacher = config.rollouts
     kept = {"system_prompt": teacher.system_prompt, "response_schema": teacher.response_schema}
     return call_stage_on(
         config.runtime.training_deployment,
-        PRACTICE,
+        OWN_ROLLOUTS,
         run,
+        label="own rollouts",
         student=student,
         prompts=prompts.train,
         metadata=prompts.train_metadata,
@@ -89,8 +92,8 @@ def _learning_config(config: DistillConfig, dataset: Artifact | None) -> Distill
     return config.model_copy(update={"sft": config.sft.model_copy(update=changes)})
 
 
-@PRACTICE.made_by
-def practice_task(
+@OWN_ROLLOUTS.made_by
+def own_rollouts_task(
     student: Model,
     prompts: Artifact,
     metadata: Artifact,
@@ -108,7 +111,9 @@ def practice_task(
     rows = read_metadata(metadata_file(metadata))
     given = {prompt: rows[prompt].metadata for prompt in taken}
     sampled = run_until_done(
-        sample(list(taken.values()), student, rollouts, tools, context, stage=PRACTICE.name, part=key, metadata=given)
+        sample(
+            list(taken.values()), student, rollouts, tools, context, stage=OWN_ROLLOUTS.name, part=key, metadata=given
+        )
     )
     check_failures(sampled, context.runtime.failure_budget)
     verdicts = [examine_trajectory(one, rows[one.prompt_id]).verified for one in sampled.trajectories]
@@ -120,7 +125,7 @@ def practice_task(
         )
     right = [one for one, verdict in zip(sampled.trajectories, verdicts, strict=True) if verdict]
     store = context.store
-    shard = store.write_rows(PRACTICE.name, digest(key), TRAJECTORIES_FILE, right, summarise(right))
+    shard = store.write_rows(OWN_ROLLOUTS.name, digest(key), TRAJECTORIES_FILE, right, summarise(right))
     known = write_metadata(store, [rows[trajectory.prompt_id] for trajectory in right])
-    facts = {"played": len(sampled.trajectories), "right": len(right)}
+    facts = {"sampled": len(sampled.trajectories), "right": len(right)}
     return Rollouts(shards=(shard,) if right else (), metadata=(known,), sampling=None, facts=facts)

@@ -6,7 +6,7 @@ from stillhouse.config.section import Section
 
 
 class SelfTrainingConfig(Section):
-    """Rounds: the student plays training prompts, and SFT learns what verification finds right.
+    """Rounds: the student is sampled on training prompts, and SFT learns what is verified as right.
 
     Rejection sampling with aggregation: RFT (arXiv 2308.01825), ReST-EM (arXiv 2312.06585). No teacher is asked.
     """
@@ -17,7 +17,7 @@ class SelfTrainingConfig(Section):
     num_rounds: int = Field(default=6, ge=1)
     """Rounds. Each trains the student of the one before on the rows of all rounds so far, and on SFT's."""
     prompts_per_round: int = Field(default=150, ge=1)
-    """Training prompts that the student plays in a round, one after another over the rounds."""
+    """Training prompts that the student is sampled on in a round, one after another over the rounds."""
     num_epochs: int = Field(default=8, ge=1)
     """Passes of each round over SFT's rows."""
     weight: float = Field(default=0.5, gt=0.0)

@@ -92,7 +92,7 @@ class StageOutcome:
     cached: bool
     seconds: float
     is_of_rounds: bool = False
-    """Whether a stage that the flow lists went through it, in rounds of its own."""
+    """Whether it ran within `Run.recorded_as`, for a stage that the flow lists."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class Run:
 
     @contextmanager
     def recorded_as(self, prefix: str) -> Iterator[None]:
-        """Record stages under `prefix` and their names within the block; facts and shards of repeats add up."""
+        """Record stages of the block under names with `prefix`; facts and shards of those that repeat are added up."""
         self._prefix, outer = prefix, self._prefix
         try:
             yield
@@ -155,7 +155,7 @@ class Run:
         earlier = [stage for stage in self.stages if stage.name == name]
         all_cached = cached and all(stage.cached for stage in earlier)
         total = result
-        if self._prefix and label is None:
+        if self._prefix:
             results = [*(stage.result for stage in earlier), result]
             sums: JsonObject = {"facts": add_up([one.facts for one in results])}
             if "shards" in type(result).model_fields:
