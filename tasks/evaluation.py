@@ -13,6 +13,7 @@ from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
+from stillhouse.store.runs import TRAINED
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
@@ -27,7 +28,7 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 
 def _names(earlier: Sequence[str]) -> list[str]:
-    students = [name for name in ("sft", "self_training", "on_policy") if name in earlier]
+    students = [name for name in TRAINED if name in earlier]
     return [f"{EVALUATION_OF}{model}" for model in ("base", *students, "teacher")]
 
 

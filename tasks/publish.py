@@ -27,7 +27,7 @@ from stillhouse.report.page import FILE_NAME
 from stillhouse.store import digest
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
-from stillhouse.store.runs import RunRecord, earlier_seconds, write_run_record
+from stillhouse.store.runs import TRAINED, RunRecord, earlier_seconds, write_run_record
 from stillhouse.types import Artifact, FrozenModel, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
 from tasks.cache.results import artifacts_in
@@ -50,7 +50,6 @@ from tasks.server.outages import wait_out_outages
 from tasks.server.temporary_server import has_lasting_server
 
 _logger = logging.getLogger("stillhouse.run")
-_TRAINING = ("sft", "self_training", "on_policy")
 _NUM_SAMPLES: Final = 20
 """Trajectories in MLflow and in the report, shared among the models compared."""
 
@@ -145,7 +144,7 @@ def publish(run: Run) -> Published:
     progress().say("writing the report")
     results = run.results
     evaluations = _evaluations(run)
-    students = {name: results[name] for name in _TRAINING if name in results}
+    students = {name: results[name] for name in TRAINED if name in results}
     if run.decision is None:
         register(run, students, evaluations)
     pages = links_of(run)
@@ -209,7 +208,7 @@ def _write_report(
             comparison=_comparison_rows(run),
             reference=results[COMPARISON.name].facts["reference"] if COMPARISON.name in results else None,
             decision=None if run.decision is None else run.decision.verdict,
-            training={name: _training_metrics(results[name]) for name in _TRAINING if name in results},
+            training={name: _training_metrics(results[name]) for name in TRAINED if name in results},
             dataset=results["dataset"].facts if "dataset" in results else {},
             trajectories=list(trajectories),
             mlflow_url=run.record.pages.run,
@@ -309,7 +308,7 @@ def _log_to_mlflow(run: Run, published: Published, trajectories: Sequence[Sample
         record.log_metrics(_numbers(facts, f"{model}/"))
     record.log_table(_comparison_rows(run), "comparison.json")
     for name, result in run.results.items():
-        if name in ("dataset", *_TRAINING):
+        if name in ("dataset", *TRAINED):
             record.log_metrics(_numbers(result.facts, f"{name}/"))
         elif name == COMPARISON.name:
             # Its facts already start with the names of models.

@@ -57,13 +57,13 @@ def view(
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
     from stillhouse.report.view.page import view_run
-    from stillhouse.store.runs import fetch_run
+    from stillhouse.store.runs import TRAINED, fetch_run
 
     if follow and "://" in store:
         raise ConfigError(f"--follow is for a run of this machine; view what has been shared at {store} without it")
 
     def write(reload_s: int | None) -> "WrittenPage":
-        root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
+        root = fetch_run(store, run, lambda stage: stage not in TRAINED)
         return view_run(run, root, output, max_rows, reload_s=reload_s)
 
     follows = follow and is_running(Path(store), run)

@@ -12,9 +12,6 @@ from flows.verbs.data import Private, Push, Store, require_place
 if TYPE_CHECKING:
     from stillhouse.types import JsonObject
 
-_STAGES = ("on_policy", "self_training", "sft")
-"""Of the stages that train, the last first."""
-
 
 def publish(
     student: Annotated[
@@ -58,11 +55,11 @@ def _find_student(name: str, store: str) -> tuple[Path, dict[str, "JsonObject"]]
     """Return a student's folder, and by model what its run measured, where it is named by a run that did."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.artifacts import artifact_in
-    from stillhouse.store.runs import fetch_run
+    from stillhouse.store.runs import TRAINED, fetch_run
     from tasks.run.stage import EVALUATION_OF
 
-    root = fetch_run(store, name, lambda stage: stage in _STAGES or stage.startswith(EVALUATION_OF))
-    folder, run = find_folder(name, root, "student", _STAGES)
+    root = fetch_run(store, name, lambda stage: stage in TRAINED or stage.startswith(EVALUATION_OF))
+    folder, run = find_folder(name, root, "student", TRAINED[::-1])
     stages = {} if run is None else run.artifacts
     measured = {
         stage.removeprefix(EVALUATION_OF): artifact_in(Path(uri))

@@ -14,6 +14,8 @@ from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
 from stillhouse.store.remote import RemoteFolder
 
 RUN_FILE = "run.json"
+TRAINED = ("sft", "self_training", "on_policy")
+"""Names under which a run records its trainings, and of their students, in the order of the flow."""
 RECENT_FILE = "recent.jsonl"
 """The last trajectories of the stage that is under way; gone when the run has ended."""
 _MIN_PREFIX = 6
