@@ -248,7 +248,9 @@ _FINDERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Iterator[str]]], ..
     (("k_live_",), partial(_detected, StripeDetector())),
     # Not in detect-secrets; after the rules of gitleaks 8.
     (("github_pat_",), partial(_matched, r"\bgithub_pat_\w{82}\b")),
-    (("sk-ant-",), partial(_matched, r"\bsk-ant-(?:api|admin)\d{2}-[\w-]{80,}")),
+    (("sk-ant-",), partial(_matched, r"\bsk-ant-(?:api|admin|oat|ort)\d{2}-[\w-]{80,}")),
+    (("sk-or-v1-",), partial(_matched, r"\bsk-or-v1-[0-9a-f]{64}\b")),
+    (("sbp_", "whsec_"), partial(_matched, r"\b(?:sbp_[0-9a-f]{40}\b|whsec_[A-Za-z0-9+/=]{32,})")),
     (("hf_",), partial(_matched, r"\bhf_[A-Za-z]{34}\b")),
     (("AIza",), partial(_matched, r"\bAIza[\w-]{35}(?![\w-])")),
     (("npm_",), partial(_matched, r"\bnpm_[A-Za-z0-9]{36}\b")),
