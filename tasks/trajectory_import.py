@@ -40,8 +40,8 @@ def import_trajectories(path: str, prompts: PromptSets, run: Run) -> Rollouts:
     if not file.is_file():
         problem = "is a folder" if file.is_dir() else "is missing"
         raise InputError(
-            f"rollouts.trajectories_file: {file} {problem}; expected a file of trajectories, as `stillhouse convert` "
-            "writes it"
+            f"rollouts.trajectories_file: {file} {problem}; expected a file of trajectories, as `stillhouse convert "
+            "SOURCE -o FOLDER` writes it from what another program left"
         )
     return call_stage(
         IMPORTS,

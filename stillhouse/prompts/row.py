@@ -15,7 +15,6 @@ from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 QUESTION_COLUMNS: Final = ("question", "instruction", "problem", "query")
 """Columns that hold the prompt of a row without `prompt` and `messages`."""
-_TURNS: Final = frozenset({"conversations", "conversation"})
 _UNSENT: Final = "with `system` beside the prompt, which is metadata and not sent: make it the first of `messages`"
 _SHOWN_PROBLEMS: Final = 5
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -96,10 +95,9 @@ def _messages(row: Mapping[str, Any]) -> tuple[list[Message], set[str], str]:
         return checked_messages(value), {key}, _UNSENT if row.get("system") else ""
     found = [name for name in QUESTION_COLUMNS if row.get(name)]
     if len(found) != 1:
-        hint = "; `stillhouse convert FILE -o FOLDER` reads ShareGPT's" if row.keys() & _TURNS else ""
         raise RowProblem(
             f"expected a key `prompt` or `messages`, or one of {', '.join(QUESTION_COLUMNS)}; saw keys: "
-            f"{', '.join(row) or 'none'}{hint}"
+            f"{', '.join(row) or 'none'}. What other programs write is read by `stillhouse convert FILE -o FOLDER`"
         )
     (column,) = found
     if column == "instruction" and (row.get("history") or row.get("system")):

@@ -67,8 +67,8 @@ def _path_of(source: str) -> Path:
     if path.is_dir():
         raise InputError(
             f"prompts file {path} is a folder; expected a file. Name each of its files in prompts.sources. A "
-            f"folder that `datasets` loads is {HUGGING_FACE}{path}; one that it saved to disk is read by `stillhouse "
-            f"convert {path} -o FOLDER`"
+            f"folder that `datasets` loads is {HUGGING_FACE}{path}; one that it saved to disk, or that another program "
+            f"wrote, is read by `stillhouse convert {path} -o FOLDER`"
         )
     return path
 

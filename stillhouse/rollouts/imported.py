@@ -129,10 +129,11 @@ class TrajectoryFile:
             raise InputError(f"{self._path} is empty; expected trajectories, as `stillhouse convert` writes them")
         num_malformed = len(self.problems)
         if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
+            first = first_problems(self.problems)
             raise InputError(
                 f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
-                f"runtime.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
-                f"`stillhouse convert`:\n  {first_problems(self.problems)}"
+                f"runtime.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file with "
+                f"`stillhouse convert {self._path} -o FOLDER` where another program wrote it:\n  {first}"
             )
         if not self._num_matched:
             raise InputError(

@@ -99,7 +99,7 @@ BAD_LINES = [
     ('{"question": ["x"]}', "expected question to be a text, saw list ['x']"),
     ('{"instruction": "x", "history": [["a", "b"]]}', "--from alpaca"),
     ('{"instruction": "x", "system": "Brief."}', "--from alpaca"),
-    ('{"conversations": [{"from": "human", "value": "x"}]}', "ShareGPT"),
+    ('{"conversations": [{"from": "human", "value": "x"}]}', "stillhouse convert"),
     ('[', ".json"),
     ('[{"prompt": "x", 5]', "expected a JSON object"),
     ('{"prompt": "\\ud800"}', "expected a JSON object"),
