@@ -25,8 +25,10 @@ Push = Annotated[
 Private = Annotated[bool, typer.Option("--private", help="Make the repository private.")]
 ForeignForm = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
-    "alpaca", "completion", "inspect", "verifiers", "auto",
+    "alpaca", "completion", "inspect", "verifiers", "claude-code", "codex", "otel", "langfuse", "mlflow-traces",
+    "openai-log", "auto",
 ]  # fmt: skip
+_PRIVATE_KINDS = ("secret", "email", "phone", "card", "iban", "ip", "id")
 ExportForm = Literal["jsonl", "openai", "rnow", "sharegpt", "parquet", "hf"]
 EXPORT_FORMS = ", ".join(get_args(ExportForm))
 _DATASET_FILE = "train.parquet"
@@ -110,14 +112,23 @@ def convert(
             help="Rows with one prompt and different metadata: take the first, merge them, or keep each.",
         ),
     ] = "first",
+    drop_private: Annotated[
+        str,
+        typer.Option(
+            metavar="KINDS", help=f"Leave out conversations with some of {', '.join(_PRIVATE_KINDS)}; or none."
+        ),
+    ] = "secret",
 ) -> None:
-    """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows and logs of others.
+    """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows, logs and traces of others.
 
     What has no equivalent here is listed, in short on the screen and in full in unmapped.jsonl.
     """
     from stillhouse.interop import ConvertOptions, convert, summary_lines
 
-    account = convert(source, output, form, ConvertOptions(include_failed, tools, teacher, same_prompt))
+    kinds = () if drop_private == "none" else tuple(drop_private.split(","))
+    if unknown := sorted({*kinds} - {*_PRIVATE_KINDS}):
+        raise ConfigError(f"--drop-private: expected some of {', '.join(_PRIVATE_KINDS)}, or none; saw {unknown[0]!r}")
+    account = convert(source, output, form, ConvertOptions(include_failed, tools, teacher, same_prompt, kinds))
     for line in summary_lines(account, output, shutil.get_terminal_size().columns):
         typer.echo(line)
 

@@ -16,10 +16,12 @@ from stillhouse.interop.loss_keys import without_gaps
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
 from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output
+from stillhouse.interop.privacy import private_places
 from stillhouse.interop.rnow_config import map_epochs, map_rnow
 from stillhouse.interop.roll_config import map_roll
 from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, trajectory_of
 from stillhouse.interop.sources import absolute_path, files_of, find_path, read_rows
+from stillhouse.prompts.files import SourceRow
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox
@@ -31,6 +33,7 @@ _ROWS: Final = {"rnow-config": "rnow-jsonl", "roll-config": "roll-jsonl"}
 MALFORMED: Final = "the row is malformed"
 _FAILED: Final = "the rollout failed: left out without --include-failed"
 _NOT_READ: Final = "a file of another kind: not read"
+_PRIVATE: Final = "a conversation with private data of a kind that --drop-private names: left out"
 _NO_SCHEMA: Final = "a tool without a schema: name the file that defines it by --tools"
 _SEVERAL_TURNS: Final = "tokens of several turns together: usage is kept by turn"
 _YAML: Final = (".yaml", ".yml")
@@ -46,6 +49,8 @@ class ConvertOptions:
     teacher: str | None = None
     """The model of rows that name none."""
     same_prompt: SamePrompt = "first"
+    drop_private: tuple[str, ...] = ("secret",)
+    """Kinds of private data whose conversations are left out, as `dataset.filters.drop_private` names them."""
 
 
 def convert(
@@ -88,13 +93,15 @@ class RowsConverter:
         self._out = out
         self._options = options
         self._toolbox = toolbox
+        self._is_trace = False
 
     def read_files(self, form: str, files: Iterable[Path], others: Sequence[Format] = ()) -> None:
         """Convert rows in the format named `form`, and rows of another in the first of `others` that detects them."""
         (row_form,) = (one for one in ROW_FORMATS if one.name == form)
+        self._is_trace = row_form.gather is not None
         files, report = list(files), self._out.report
         report.files += len(files)
-        for row in chain.from_iterable(map(read_rows, files)):
+        for row in (row_form.gather or _each_row)(files):
             report.rows += 1
             if row.problem is not None:
                 self._leave_out(row.place, row.problem)
@@ -114,6 +121,8 @@ class RowsConverter:
 
     def _leave_out(self, place: str, problem: str) -> None:
         self._out.report.rows_left_out += 1
+        # What was seen may be the beginning of a secret.
+        problem = problem.partition(", saw ")[0] if self._is_trace else problem
         self._out.write_unmapped(place, Unmapped(MALFORMED, None, problem), leaves_out=True)
 
     def _write(self, place: str, conversation: SourceConversation) -> bool:
@@ -123,6 +132,8 @@ class RowsConverter:
                 failed = Unmapped(_FAILED, "error", conversation.failure["message"])
                 self._out.write_unmapped(place, failed, leaves_out=True)
                 return False
+        if self._is_private(place, conversation):
+            return False
         tools = {} if conversation.tools is None else {"tools": conversation.tools}
         row = {"messages": conversation.messages[: conversation.num_prompt], **tools, "metadata": conversation.metadata}
         sampled = conversation.messages[conversation.num_prompt :]
@@ -135,6 +146,16 @@ class RowsConverter:
             if conversation.usage and len(trajectory.turns) != 1:
                 self._out.write_unmapped(place, Unmapped(_SEVERAL_TURNS, "usage", conversation.usage))
         return True
+
+    def _is_private(self, place: str, conversation: SourceConversation) -> bool:
+        """Return whether a conversation holds private data of a kind to drop; other kinds are put into its metadata."""
+        dropped = {*self._options.drop_private}
+        found = private_places(conversation, with_personal=self._is_trace or dropped > {"secret"})
+        for kind in sorted(found.keys() & dropped):
+            self._out.write_unmapped(place, Unmapped(_PRIVATE, kind, found[kind]), leaves_out=True)
+        if kept := sorted(found.keys() - dropped):
+            conversation.metadata = {**conversation.metadata, "private_data": kept}
+        return bool(found.keys() & dropped)
 
     def _schemas(self, place: str, conversation: SourceConversation, sampled: list[Message]) -> list[ToolSchema]:
         """Return schemas of the tools offered: by default all tools of the file."""
@@ -150,9 +171,13 @@ class RowsConverter:
         return schemas
 
 
+def _each_row(files: Iterable[Path]) -> Iterable[SourceRow]:
+    return chain.from_iterable(map(read_rows, files))
+
+
 def _record(row_form: Format, row: JsonObject, others: Sequence[Format]) -> SourceRecord:
     """Return what a row holds, its conversations as trajectories can; raise RowProblem for a row of no known form."""
-    forms = [row_form] if row_form.accepts(row) else [one for one in others if one.detects(row)]
+    forms = [row_form] if row_form.gather or row_form.accepts(row) else [one for one in others if one.detects(row)]
     if not forms:
         raise RowProblem(f"expected a row with {row_form.keys}, saw {row!r:.100}")
     try:

@@ -1,6 +1,6 @@
 """The table of formats: how each is detected and read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -26,12 +26,15 @@ from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
 from stillhouse.interop.source_record import ReadRow
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.interop.text_rows import is_sharegpt_row, read_alpaca_row, read_completion_row, read_sharegpt_row
-from stillhouse.prompts.files import ENDINGS, suffix_of
+from stillhouse.interop.traces import claude_code, codex, logs
+from stillhouse.interop.traces.calls import read_call
+from stillhouse.prompts.files import ENDINGS, SourceRow, suffix_of
 from stillhouse.types import JsonObject
 
 FormatName = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "openai", "sharegpt",
-    "alpaca", "completion", "inspect", "verifiers",
+    "alpaca", "completion", "inspect", "verifiers", "claude-code", "codex", "otel", "langfuse", "mlflow-traces",
+    "openai-log",
 ]  # fmt: skip
 _CONFIGS: Final[dict[Literal["rnow-config", "roll-config"], tuple[str, ...]]] = {
     "rnow-config": ("dataset_type",),
@@ -53,6 +56,8 @@ class Format(NamedTuple):
     detects: Callable[[JsonObject], bool]
     """Return whether a row is most likely of this format; the first in the table wins."""
     read: ReadRow
+    gather: Callable[[Iterable[Path]], Iterator[SourceRow]] | None = None
+    """Yield what `read` takes, of many rows and files together; None where that is each row."""
     named: Callable[[JsonObject], bool] | None = None
     """Return whether a row can be read when the user names the format; None where it is as `detects` says."""
 
@@ -65,7 +70,16 @@ def _has(*keys: str) -> Callable[[JsonObject], bool]:
     return lambda row: row.keys() >= {*keys}
 
 
+_JSON: Final = (".jsonl", ".ndjson", ".json")
 ROW_FORMATS: Final = (
+    Format("claude-code", _JSON, "sessionId and uuid", _has("sessionId", "uuid"), claude_code.read, claude_code.gather),
+    Format("codex", _JSON, "timestamp and payload", _has("timestamp", "payload"), codex.read, codex.gather),
+    Format("otel", _JSON, "resourceSpans", _has("resourceSpans"), read_call, logs.gather_otel),
+    Format(
+        "mlflow-traces", _DATA, "trace_id and spans, or info and data", logs.is_mlflow, read_call, logs.gather_mlflow
+    ),
+    Format("langfuse", _DATA, "traceId, type, input, output", logs.is_langfuse, read_call, logs.gather_langfuse),
+    Format("openai-log", _JSON, "request and response", logs.is_openai, read_call, logs.gather_openai),
     Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, read_rollout),
     Format(
         "roll-jsonl",
@@ -73,7 +87,7 @@ ROW_FORMATS: Final = (
         "messages as JSON text or prompt, and tag or ground_truth",
         is_roll_row,
         read_roll_row,
-        lambda row: "messages" in row or "prompt" in row,
+        named=lambda row: "messages" in row or "prompt" in row,
     ),
     Format(
         "rnow-jsonl",
@@ -81,13 +95,18 @@ ROW_FORMATS: Final = (
         "messages, and rewards, docker or names of tools",
         is_rnow_row,
         read_rnow_row,
-        lambda row: has_messages(row) or "text" in row,
+        named=lambda row: has_messages(row) or "text" in row,
     ),
     Format("verifiers", (".jsonl",), "nodes and task", is_verifiers_trace, read_verifiers_trace),
     Format("inspect", (".json",), "eval, status and samples", is_inspect_log, read_inspect_log),
     Format("sharegpt", _DATA, "conversations of from and value", is_sharegpt_row, read_sharegpt_row),
     Format(
-        "alpaca", _DATA, "instruction and output", _has("instruction", "output"), read_alpaca_row, _has("instruction")
+        "alpaca",
+        _DATA,
+        "instruction and output",
+        _has("instruction", "output"),
+        read_alpaca_row,
+        named=_has("instruction"),
     ),
     Format("completion", _DATA, "prompt and completion", _has("prompt", "completion"), read_completion_row),
     Format("openai", _DATA, "messages", has_messages, read_openai_row),

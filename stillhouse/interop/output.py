@@ -7,8 +7,10 @@ from typing import Any, Final, Self
 import orjson
 
 from stillhouse.config import PromptsConfig
+from stillhouse.dataset.labelling.privacy import has_secret
 from stillhouse.errors import ConfigError
 from stillhouse.interop.conversion_report import CONFIG, KEYS, PROMPTS, TRAJECTORIES, UNMAPPED, ConversionReport
+from stillhouse.interop.privacy import plain_text
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
 from stillhouse.store import exact_json
@@ -72,7 +74,9 @@ class OutputFolder:
         self._write(TRAJECTORIES, trajectory)
 
     def write_unmapped(self, place: str, unmapped: Unmapped, *, leaves_out: bool = False) -> None:
-        """Append what cannot be mapped; `leaves_out` if that is a whole row."""
+        """Append what cannot be mapped, except a secret; `leaves_out` if that is a whole row."""
+        if has_secret(plain_text(unmapped.value)):
+            unmapped = unmapped._replace(value="not shown: it holds a secret")
         self.report.add_unmapped(place, unmapped, leaves_out=leaves_out)
         self._write(UNMAPPED, {"place": place, **unmapped._asdict()})
 
