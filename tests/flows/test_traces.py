@@ -1,0 +1,61 @@
+"""From a folder of an agent's sessions to a student."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from stillhouse.store.records import read_jsonl, write_jsonl
+from tests.stillhouse.interop.traces.claude_lines import KEYS, session
+from tests.stillhouse.interop.traces.test_claude_code import TOOLS
+
+
+def test_sessions_of_claude_code_become_a_student(
+    tmp_path: Path, shell: Callable[..., tuple[int, str]], smoke_config
+) -> None:
+    from flows.distill import distill
+
+    project = tmp_path / "projects" / "-home-ada"
+    project.mkdir(parents=True)
+    for number in range(1, 18):
+        write_jsonl(project / f"{number}.jsonl", session(number))
+    leaking = json.dumps(session(99)).replace("198", KEYS[1])
+    write_jsonl(project / "leaking.jsonl", json.loads(leaking))
+    tools = tmp_path / "tools.py"
+    tools.write_text(TOOLS)
+    code, output = shell("convert", "projects", "-o", "converted", "-t", "tools.py")
+    assert (code, "projects as claude-code: 18 rows in 18 files, 1 left out" in output) == (0, True), output
+    assert "a conversation with private data" in output
+
+    converted = tmp_path / "converted"
+    published = distill(
+        smoke_config(
+            tmp_path / "store",
+            prompts__source=str(converted / "prompts.jsonl"),
+            rollouts__trajectories_file=str(converted / "trajectories.jsonl"),
+            tools__builtin=[],
+            tools__file=str(tools),
+            on_policy__source="replay",
+            on_policy__num_steps=1,
+            on_policy__prompts_per_step=2,
+            on_policy__max_tokens=16,
+            prompts__held_out_fraction=0.0,
+            tracking__enabled=False,
+            runtime__launcher="inline",
+            evaluation__enabled=False,
+        )
+    )
+    assert published.students["sft"].facts["steps"] >= 2
+    final = published.students["on_policy"].facts["final"]
+    assert final["on_policy/mean_turns"] == 1.0
+    assert math.isfinite(final["on_policy/teacher_kl"])
+    assert final["on_policy/grad_norm"] > 0.0
+    rows = [row for path in (tmp_path / "store").rglob("train.parquet") for row in pq.read_table(path).to_pylist()]
+    assert rows
+    assert all(len(json.loads(row["metadata"])["source_spans"]) == 2 for row in rows)
+    assert sum(len(row["turns"]) if isinstance(row["turns"], list) else row["turns"] for row in rows) == 2 * len(rows)
+    kept = [file for file in tmp_path.rglob("*") if file.is_file() and project not in file.parents]
+    assert not any(KEYS[1].encode() in file.read_bytes() for file in kept)
+    assert len(list(read_jsonl(converted / "trajectories.jsonl"))) == 17
