@@ -31,6 +31,7 @@ from stillhouse.store.runs import TRAINED, RunRecord, earlier_seconds, write_run
 from stillhouse.types import Artifact, FrozenModel, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
 from tasks.cache.results import artifacts_in
+from tasks.conversations import log_conversations
 from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.promotion import register
 from tasks.prompts import metadata_file
@@ -51,7 +52,7 @@ from tasks.server.temporary_server import has_lasting_server
 
 _logger = logging.getLogger("stillhouse.run")
 _NUM_SAMPLES: Final = 20
-"""Trajectories in MLflow and in the report, shared among the models compared."""
+"""Trajectories in the report, shared among the models compared."""
 
 
 class Published(FrozenModel):
@@ -150,8 +151,7 @@ def publish(run: Run) -> Published:
     pages = links_of(run)
     if "model" in run.pages:
         pages["model"] = run.pages["model"]
-    trajectories = _sample_trajectories(run)
-    report = _write_report(run, pages, trajectories)
+    report = _write_report(run, pages, _sample_trajectories(run))
     progress().say("saving figures in MLflow")
     run.context.store.share_folder(report.parent)
     published = Published(
@@ -164,7 +164,7 @@ def publish(run: Run) -> Published:
         cached={outcome.name: outcome.cached for outcome in run.stages},
         pages={"report": relative_path(report), **_dataset_page(run), **pages},
     )
-    _log_to_mlflow(run, published, trajectories)
+    _log_to_mlflow(run, published)
     show_result(run, published.summary, published.pages)
     run.check_plan()
     # Prefect gives callers of the flow the data alone.
@@ -302,23 +302,19 @@ def _sample(trajectory: Trajectory, metadata: PromptMetadata, model: str) -> Sam
     )
 
 
-def _log_to_mlflow(run: Run, published: Published, trajectories: Sequence[SampleTrajectory]) -> None:
+def _log_to_mlflow(run: Run, published: Published) -> None:
     record = run.record
     for model, facts in published.evaluations.items():
         record.log_metrics(_numbers(facts, f"{model}/"))
-    record.log_table(_comparison_rows(run), "comparison.json")
+    record.log_table(_comparison_rows(run), "comparison.json", whole=True)
     for name, result in run.results.items():
         if name in ("dataset", *TRAINED):
             record.log_metrics(_numbers(result.facts, f"{name}/"))
         elif name == COMPARISON.name:
             # Its facts already start with the names of models.
             record.log_metrics(_numbers(result.facts, ""))
-    rows = [
-        {"model": row.stage, "stop_reason": row.stop_reason, "verified": row.verified, "messages": list(row.messages)}
-        for row in trajectories
-    ]
-    record.log_table(rows, "trajectories.json")
     record.log_artifact(Path(published.report), "report")
+    log_conversations(run)
 
 
 def _numbers(facts: JsonObject, prefix: str) -> dict[str, Any]:

@@ -43,6 +43,9 @@ class TrackingConfig(Section):
     """Tracking server or database; None takes MLFLOW_TRACKING_URI, or else a SQLite file in the store."""
     experiment: str = "stillhouse"
     """Experiment the runs are filed under. One a project keeps runs that are compared together."""
+    traces: int = Field(default=20, ge=0)
+    """Conversations of each stage that samples that become traces in MLflow: the first ones, so that runs with the same
+    prompts show the same. 0 for none."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
     """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none.
     The last student of a run gets the alias `candidate`."""

@@ -15,7 +15,7 @@ _MAX_CALLS: Final = 20
 _FOLD_CHARS: Final = 1200
 """Longer tool results are folded at first."""
 _COMPARED_CHARS: Final = 200
-_VERDICTS: Final = {True: "right", False: "wrong", None: "unverified"}
+VERDICTS: Final = {True: "right", False: "wrong", None: "unverified"}
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -70,7 +70,7 @@ class SampleTrajectory:
 
     @property
     def verdict(self) -> str:
-        return _VERDICTS[self.verified]
+        return VERDICTS[self.verified]
 
     @property
     def question(self) -> str:
@@ -117,7 +117,7 @@ def comparison(row: Mapping[str, Any]) -> str:
     # A solution states its answer at the end.
     target = "" if expected is None else f"expected {_quoted(expected[-_COMPARED_CHARS:])}"
     if compared is not None:
-        told = f"compared {_quoted(compared)}{target and f' with {target}'}: {_VERDICTS[verified]}"
+        told = f"compared {_quoted(compared)}{target and f' with {target}'}: {VERDICTS[verified]}"
     else:
         told = f"wrong: {target}" if target and verified is False else ""
     return "; ".join(filter(None, (told, note)))

@@ -132,7 +132,8 @@ class Fallback:
 
 def is_refusal(error: Exception) -> bool:
     """Return whether an error concerns the record that was sent, and no other."""
-    return getattr(error, "error_code", None) in _REFUSALS
+    # A server before 3.4 takes no traces, and says so by another error.
+    return isinstance(error, NotImplementedError) or getattr(error, "error_code", None) in _REFUSALS
 
 
 def is_answer(error: Exception, uri: str) -> bool:

@@ -1,16 +1,20 @@
 """Records of a run as JSON that can be sent to MLflow now or, from the fallback file, later."""
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.tracking.metadata import dataset_input
+from stillhouse.tracking.traces import send_traces
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
 
 _MAX_PARAMS_PER_CALL: Final = 100
+_TABLES_TAG: Final = "mlflow.loggedArtifacts"
+"""Where MLflow's page looks for the tables of a run."""
 
 
 def _params(client: Any, run_id: str, record: JsonObject) -> None:
@@ -56,6 +60,17 @@ def _status(client: Any, run_id: str, record: JsonObject) -> None:
     client.set_terminated(run_id, record["status"], end_time=end_time)
 
 
+def _whole_table(client: Any, run_id: str, record: JsonObject) -> None:
+    """Write the form of MLflow's `log_table`, which would add the rows to those of an earlier attempt."""
+    columns = record["columns"]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    client.log_dict(run_id, {"columns": list(columns), "data": rows}, record["file"])
+    entry = {"path": record["file"], "type": "table"}
+    tables = json.loads(client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
+    if entry not in tables:
+        client.set_tag(run_id, _TABLES_TAG, json.dumps([*tables, entry]))
+
+
 SENDERS: Final[dict[str, Callable[[Any, str, JsonObject], None]]] = {
     "params": _params,
     "metrics": _metrics,
@@ -64,8 +79,10 @@ SENDERS: Final[dict[str, Callable[[Any, str, JsonObject], None]]] = {
     "artifact": lambda client, run_id, record: client.log_artifact(run_id, record["file"], record["subfolder"]),
     "dataset": _dataset,
     "table": lambda client, run_id, record: client.log_table(run_id, record["columns"], record["file"]),
+    "whole table": _whole_table,
+    "traces": send_traces,
     "config": lambda client, run_id, record: client.log_dict(run_id, record["config"], record["file"]),
     "status": _status,
 }
 """By kind: sends one record of a run through an `MlflowClient`. Sending it again changes nothing, except that the rows
-of a table are added; it raises whatever MLflow raises."""
+of a `table` are added; it raises whatever MLflow raises."""

@@ -81,12 +81,15 @@ class TrackedRun:
         use = {"digest": digest, "context": context, "num_rows": num_rows}
         self.send("dataset", {"name": name, "dataset": uri, **use})
 
-    def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
-        """Record rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
+    def log_table(self, rows: Sequence[JsonObject], file: str, *, whole: bool = False) -> None:
+        """Record rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys.
+
+        They are added to those of the file, or replace them if they are the `whole` table.
+        """
         if not rows:
             return
         columns = {key: [row.get(key) for row in rows] for key in rows[0]}
-        self.send("table", {"file": file, "columns": columns})
+        self.send("whole table" if whole else "table", {"file": file, "columns": columns})
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,3 +174,29 @@ def _fingerprints(published: Published) -> dict[str, str]:
     assert published.dataset is not None
     artifacts = {"dataset": published.dataset, **published.students}
     return {name: artifact.fingerprint for name, artifact in artifacts.items()}
+
+
+def test_mlflow_holds_conversations_of_each_model_and_a_table_of_its_answers(runs: Runs) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{runs.store / 'mlflow.db'}")
+    (experiment,) = [e.experiment_id for e in client.search_experiments() if e.name == "stillhouse"]
+    nested = "tags.`mlflow.parentRunId` != ''"
+    inner = {run.info.run_id for run in client.search_runs([experiment], nested)}
+    parents = [run.info.run_id for run in client.search_runs([experiment]) if run.info.run_id not in inner]
+    held_out, _ = _held_out_and_train(runs.store)
+    stages = ["rollouts", *(f"evaluation of {model}" for model in MODELS)]
+    # The second run, all of whose stages were cached, shows the same.
+    for parent in parents:
+        traces = client.search_traces(locations=[experiment], run_id=parent, max_results=500)
+        counts = Counter(trace.info.tags["stage"] for trace in traces)
+        assert counts == {"rollouts": 20} | dict.fromkeys(stages[1:], min(20, len(held_out)))
+        for model in MODELS:
+            table = json.loads(Path(client.download_artifacts(parent, f"evaluation/{model}.json")).read_text())
+            assert table["columns"][:4] == ["question", "answer", "expected", "verdict"]
+            verdicts = [row[3] for row in table["data"]]
+            accuracy = runs.first.evaluations[model]["accuracy"]
+            assert verdicts.count("right") == pytest.approx(accuracy * len(held_out))
+            shown = [t for t in traces if t.info.tags["stage"] == f"evaluation of {model}"]
+            values = [a.value for t in shown for a in t.info.assessments if a.name == "verdict"]
+            assert Counter(values) == Counter(verdicts[:20])
