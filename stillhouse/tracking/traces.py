@@ -15,6 +15,8 @@ from stillhouse.types import JsonObject, Message, Trajectory, Turn
 
 _PREVIEW_CHARS: Final = 1000
 """Longest text of a trace in MLflow's list of traces."""
+_MAX_SPANS_PER_CALL: Final = 500
+"""MLflow writes those of a call by one statement, whose variables databases limit."""
 _TAGS: Final = ("stage", "model", "prompt_id")
 """Attributes of the root by which MLflow's list of traces is searched."""
 _USAGE: Final = {
@@ -124,8 +126,9 @@ def send_traces(client: Any, run_id: str, record: JsonObject) -> None:
     for trace in json.loads(json.dumps(record["traces"], ensure_ascii=False).encode("utf-8", "replace")):
         name = trace["spans"][0]["name"]
         traces["tr-" + sha256(f"{run_id} {name} {trace['key']}".encode()).hexdigest()[:32]] = trace
-    spans = chain.from_iterable(_spans(trace["spans"], trace_id) for trace_id, trace in traces.items())
-    tracing.log_spans(experiment, list(spans))
+    spans = list(chain.from_iterable(_spans(trace["spans"], trace_id) for trace_id, trace in traces.items()))
+    for start in range(0, len(spans), _MAX_SPANS_PER_CALL):
+        tracing.log_spans(experiment, spans[start : start + _MAX_SPANS_PER_CALL])
     for trace_id, trace in traces.items():
         tracing.start_trace(_info(trace, trace_id, experiment, run_id))
 

@@ -129,6 +129,15 @@ def test_text_that_databases_do_not_take_stops_no_trace(run: TrackedRun, traces_
     assert trace.data.spans[0].outputs["messages"][0]["content"] == "a ? b \0 c"
 
 
+def test_a_trajectory_of_many_hundred_turns_is_one_trace(run: TrackedRun, traces_of: Any) -> None:
+    turns = [Turn("tool_calls", {"prompt_tokens": 1, "completion_tokens": 1}, 0.1, "m")] * 400
+    messages = [*ASKED, *[message for _ in turns for message in (CALLED, RESULT)]]
+    run.send("traces", record(trajectory(messages=messages, turns=turns)))
+    (trace,) = traces_of(run.run_id)
+    assert len(trace.data.spans) == 801
+    assert trace.info.token_usage["total_tokens"] == 800
+
+
 def test_a_failed_rollout_is_a_trace_with_its_error(run: TrackedRun, traces_of: Any) -> None:
     error: Any = {"kind": "rate_limited", "message": "429 for an hour"}
     failed = trajectory(messages=ASKED, turns=[], stop_reason=StopReason.ERROR, error=error)
