@@ -56,7 +56,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
             labelling=labelling,
         )
         results = run_until_done(work)
-    return record_shards(LABELS, results, run, seconds=time.monotonic() - started)
+    return record_shards(LABELS, results, run, seconds=time.monotonic() - started, inputs=rollouts.shards)
 
 
 @contextmanager

@@ -30,12 +30,12 @@ from stillhouse.store.records import read_jsonl, read_metadata, read_trajectorie
 from stillhouse.store.runs import TRAINED, RunRecord, earlier_seconds, write_run_record
 from stillhouse.types import Artifact, FrozenModel, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
+from tasks.assets import outputs_of, show_asset
 from tasks.cache.results import artifacts_in
 from tasks.conversations import log_conversations
 from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.promotion import register
 from tasks.prompts import metadata_file
-from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.interruption import pause_prevails
@@ -228,12 +228,10 @@ def _keep_record(run: Run) -> None:
     """Write the record by which `stillhouse view` finds the run and its trajectories, also after it was killed."""
     artifacts = {}
     for outcome in run.stages:
-        result = outcome.result
-        # The metadata in rollouts is an output of the prompts.
-        outputs = result.shards if isinstance(result, Rollouts) else artifacts_in(result)
-        artifacts[outcome.name] = [artifact.uri for artifact in outputs]
+        artifacts[outcome.name] = [artifact.uri for artifact in outputs_of(outcome.result)]
     if run.stages:
         _tell(run.stages[-1])
+        show_asset(run.stages[-1], run)
     record = RunRecord(
         flow=run.name,
         created_at=run.started_at.isoformat(),

@@ -113,7 +113,7 @@ def sample_teacher(
         facts=add_up([shard.facts for shard, _ in results]),
     )
     cached = all(cached for _, cached in results)
-    run.record_stage(ROLLOUTS, collected, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage(ROLLOUTS, collected, cached=cached, seconds=time.monotonic() - started, inputs=[prompts])
     return collected
 
 

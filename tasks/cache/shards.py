@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -91,15 +91,15 @@ def measure_shards(
     with rollout_stage(stage.name, num_steps * sum(shard.num_rows for shard in shards)):
         work = map_shards(stage, run, shards, on_result=show_cached, shard_inputs=shard_inputs, **inputs)
         results = run_until_done(work)
-    return record_shards(stage, results, run, seconds=time.monotonic() - started)
+    return record_shards(stage, results, run, seconds=time.monotonic() - started, inputs=[*shards, *inputs.values()])
 
 
 def record_shards(
-    stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run, *, seconds: float
+    stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run, *, seconds: float, inputs: Iterable[Any]
 ) -> list[Artifact]:
-    """Record the `results` of `map_shards` and the wall time spent on them in the run; return the artifacts."""
+    """Record the `results` of `map_shards` of `inputs` and the wall time spent in the run; return the artifacts."""
     shards = tuple(artifact for artifact, _ in results)
     num_rows = sum(shard.num_rows for shard in shards)
     collected = Shards(shards=shards, facts={**add_up([shard.facts for shard in shards]), "rows": num_rows})
-    run.record_stage(stage, collected, cached=all(cached for _, cached in results), seconds=seconds)
+    run.record_stage(stage, collected, cached=all(cached for _, cached in results), seconds=seconds, inputs=inputs)
     return list(shards)

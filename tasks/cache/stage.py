@@ -39,7 +39,8 @@ def call_stage(stage: Stage, run: Run, *, label: str | None = None, **inputs: An
     """
     started = time.monotonic()
     result, cached = load_or_run(stage, run, inputs, task_run_name=label or stage.name)
-    run.record_stage(stage, result, cached=cached, seconds=time.monotonic() - started, label=label)
+    seconds = time.monotonic() - started
+    run.record_stage(stage, result, cached=cached, seconds=seconds, label=label, inputs=inputs.values())
     return result
 
 

@@ -66,7 +66,7 @@ def require_approval(dataset: Artifact | None, run: Run) -> None:
     if approval is None:
         reason = _wait_for_approval(dataset, run)
         approval, _ = load_or_run(APPROVAL, run, {"dataset": dataset}, unkeyed={"reason": reason})
-    run.record_stage(APPROVAL, approval, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage(APPROVAL, approval, cached=cached, seconds=time.monotonic() - started, inputs=[dataset])
 
 
 @APPROVAL.made_by

@@ -88,7 +88,8 @@ def call_stage_on(deployment: str | None, stage: Stage, run: Run, *, label: str 
         progress().say(f"handed to {deployment}")
         run_stage_on(deployment, StageCall.of(stage, inputs, run.context))
         result = load_result(deployment, stage, run, inputs)
-    run.record_stage(stage, result, cached=cached, seconds=time.monotonic() - started, label=label)
+    seconds = time.monotonic() - started
+    run.record_stage(stage, result, cached=cached, seconds=seconds, label=label, inputs=inputs.values())
     return result
 
 

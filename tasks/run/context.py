@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -91,6 +91,8 @@ class StageOutcome:
     result: Any
     cached: bool
     seconds: float
+    inputs: tuple[Any, ...] = ()
+    """All that it was given, or the artifacts among that."""
     is_of_rounds: bool = False
     """Whether it ran within `Run.recorded_as`, for a stage that the flow lists."""
 
@@ -144,7 +146,14 @@ class Run:
             raise ValueError(f"the flow {self.name} went through {unlisted or 'no more'} and not through {missing}")
 
     def record_stage(
-        self, stage: Stage, result: Any, *, cached: bool, seconds: float, label: str | None = None
+        self,
+        stage: Stage,
+        result: Any,
+        *,
+        cached: bool,
+        seconds: float,
+        label: str | None = None,
+        inputs: Iterable[Any] = (),
     ) -> None:
         """Add a finished stage, with the wall time this run spent on it, under its own name or a label.
 
@@ -162,7 +171,8 @@ class Run:
                 sums["shards"] = tuple(shard for one in results for shard in one.shards)
             total = result.model_copy(update=sums)
         all_seconds = seconds + sum(stage.seconds for stage in earlier)
-        outcome = StageOutcome(stage, name, total, all_cached, all_seconds, is_of_rounds=bool(self._prefix))
+        of_rounds = bool(self._prefix)
+        outcome = StageOutcome(stage, name, total, all_cached, all_seconds, tuple(inputs), is_of_rounds=of_rounds)
         self.stages = [*(stage for stage in self.stages if stage.name != name), outcome]
         run_id = result.facts.get("mlflow_run_id")
         if run_id is None and not cached:

@@ -1,5 +1,6 @@
 """The whole DAG on real parts at its smallest size, once, and once more from the cache."""
 
+import asyncio
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from stillhouse.store import file_sha256
 from stillhouse.store.records import read_prompts, read_trajectories
+from stillhouse.store.runs import read_run_record
 from tasks.publish import Published
 from tasks.run.summary import SUMMARY_COLUMNS
 
@@ -200,3 +202,51 @@ def test_mlflow_holds_conversations_of_each_model_and_a_table_of_its_answers(run
             shown = [t for t in traces if t.info.tags["stage"] == f"evaluation of {model}"]
             values = [a.value for t in shown for a in t.info.assessments if a.name == "verdict"]
             assert Counter(values) == Counter(verdicts[:20])
+
+
+def test_prefect_holds_stages_as_assets_with_what_they_were_made_of(runs: Runs) -> None:
+    records = sorted(map(read_run_record, runs.store.glob("reports/*/run.json")), key=lambda record: record.created_at)
+    first, second = (record.prefect_flow_run_id for record in records)
+    made = asyncio.run(_asset_events(first, "prefect.asset.materialization.succeeded", 12))
+    sources = {
+        event["resource"]["prefect.resource.id"]: {
+            one["prefect.resource.id"] for one in event["related"] if one["prefect.resource.role"] == "asset"
+        }
+        for event in made
+    }
+
+    def assets(*names: str) -> set[str]:
+        return {f"stillhouse://stillhouse/{name}" for name in names}
+
+    assert sources["stillhouse://stillhouse/prompts"] == set()
+    assert sources["stillhouse://stillhouse/rollouts"] == assets("prompts")
+    assert sources["stillhouse://stillhouse/dataset"] == assets("labels", "duplicates")
+    assert sources["stillhouse://stillhouse/sft"] == assets("dataset")
+    assert sources["stillhouse://stillhouse/on_policy"] == assets("prompts", "sft")
+    assert sources["stillhouse://stillhouse/evaluation-of-sft"] == assets("prompts", "sft")
+    assert sources["stillhouse://stillhouse/comparison"] == assets(
+        "prompts", *(f"evaluation-of-{model}" for model in MODELS)
+    )
+    (dataset,) = [one for one in made if one["resource"]["prefect.resource.id"].endswith("/dataset")]
+    assert runs.first.dataset is not None
+    assert dataset["payload"]["fingerprint"] == runs.first.dataset.fingerprint
+    assert dataset["payload"]["kept"] == runs.first.dataset.num_rows
+    # All stages of the second run were cached.
+    used = asyncio.run(_asset_events(second, "prefect.asset.*", 12))
+    assert {event["event"] for event in used} == {"prefect.asset.referenced"}
+    assert {event["resource"]["prefect.resource.id"] for event in used} == sources.keys()
+
+
+async def _asset_events(flow_run: str | None, name: str, num: int) -> list[dict[str, Any]]:
+    """Wait for `num` events of a flow run, which are sent in the background."""
+    from prefect import get_client
+
+    related = {"resources_in_roles": [[f"prefect.flow-run.{flow_run}", "flow-run"]]}
+    names = {"prefix": [name[:-1]]} if name.endswith("*") else {"name": [name]}
+    async with get_client() as client:
+        while True:
+            body = {"filter": {"related": related, "event": names}, "limit": 50}
+            found = (await client.request("POST", "/events/filter", json=body)).json()["events"]
+            if len(found) >= num:
+                return found
+            await asyncio.sleep(0.2)
