@@ -26,16 +26,15 @@ from stillhouse.report.live import LiveData
 from stillhouse.report.page import FILE_NAME
 from stillhouse.store import digest
 from stillhouse.store.private import private_umask
-from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
+from stillhouse.store.records import read_jsonl
 from stillhouse.store.runs import TRAINED, RunRecord, earlier_seconds, write_run_record
 from stillhouse.types import Artifact, FrozenModel, JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine_trajectory
 from tasks.assets import outputs_of, show_asset
 from tasks.cache.results import artifacts_in
-from tasks.conversations import log_conversations
+from tasks.conversations import log_conversations, sampled
 from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.promotion import register
-from tasks.prompts import metadata_file
 from tasks.run.context import Run, StageOutcome, start_flow
 from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.interruption import pause_prevails
@@ -46,7 +45,6 @@ from tasks.run.progress_artifact import ProgressArtifacts
 from tasks.run.stage import EVALUATION_OF, Stage, planned_names
 from tasks.run.summary import headline, result_of, summary_rows
 from tasks.run.watch import RunWatch
-from tasks.sampling import TRAJECTORIES_FILE
 from tasks.server.outages import wait_out_outages
 from tasks.server.temporary_server import has_lasting_server
 
@@ -277,24 +275,21 @@ def _training_metrics(student: Artifact) -> list[JsonObject]:
 def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
     """Return a few trajectories of each model on the same held-out prompts, so that they can be compared."""
     evaluations = {name: result for name, result in run.results.items() if name.startswith(EVALUATION_OF)}
-    if not evaluations:
-        return []
-    metadata = read_metadata(metadata_file(run.results["prompts"].held_out_metadata))
-    num_each = -(-_NUM_SAMPLES // len(evaluations))
+    num_each = -(-_NUM_SAMPLES // max(1, len(evaluations)))
     return [
-        _sample(trajectory, metadata[trajectory.prompt_id], name.removeprefix(EVALUATION_OF))
+        _sample(trajectory, metadata, name.removeprefix(EVALUATION_OF))
         for name, evaluation in evaluations.items()
-        for trajectory in islice(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE), num_each)
+        for trajectory, metadata in sampled([evaluation], run.results["prompts"].held_out_metadata, num_each)
     ]
 
 
-def _sample(trajectory: Trajectory, metadata: PromptMetadata, model: str) -> SampleTrajectory:
+def _sample(trajectory: Trajectory, metadata: PromptMetadata | None, model: str) -> SampleTrajectory:
     verdict = examine_trajectory(trajectory, metadata)
     return SampleTrajectory(
         messages=trajectory.messages,
         stop_reason=trajectory.stop_reason,
         verified=verdict.verified,
-        comparison=comparison({**verdict.columns, "expected_answer": metadata.expected_answer}),
+        comparison=comparison({**verdict.columns, "expected_answer": metadata and metadata.expected_answer}),
         stage=model,
         prompt_id=f"{trajectory.prompt_id} {trajectory.sample_index}",
     )

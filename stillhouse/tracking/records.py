@@ -1,6 +1,5 @@
 """Records of a run as JSON that can be sent to MLflow now or, from the fallback file, later."""
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ from stillhouse.types import JsonObject
 _logger = logging.getLogger(__name__)
 
 _MAX_PARAMS_PER_CALL: Final = 100
-_TABLES_TAG: Final = "mlflow.loggedArtifacts"
-"""Where MLflow's page looks for the tables of a run."""
 
 
 def _params(client: Any, run_id: str, record: JsonObject) -> None:
@@ -61,14 +58,9 @@ def _status(client: Any, run_id: str, record: JsonObject) -> None:
 
 
 def _whole_table(client: Any, run_id: str, record: JsonObject) -> None:
-    """Write the form of MLflow's `log_table`, which would add the rows to those of an earlier attempt."""
-    columns = record["columns"]
-    rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    client.log_dict(run_id, {"columns": list(columns), "data": rows}, record["file"])
-    entry = {"path": record["file"], "type": "table"}
-    tables = json.loads(client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
-    if entry not in tables:
-        client.set_tag(run_id, _TABLES_TAG, json.dumps([*tables, entry]))
+    # MLflow adds rows to those of an earlier attempt.
+    client.log_dict(run_id, {"columns": [], "data": []}, record["file"])
+    client.log_table(run_id, record["columns"], record["file"])
 
 
 SENDERS: Final[dict[str, Callable[[Any, str, JsonObject], None]]] = {

@@ -82,10 +82,7 @@ class TrackedRun:
         self.send("dataset", {"name": name, "dataset": uri, **use})
 
     def log_table(self, rows: Sequence[JsonObject], file: str, *, whole: bool = False) -> None:
-        """Record rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys.
-
-        They are added to those of the file, or replace them if they are the `whole` table.
-        """
+        """Add rows, or make them the `whole`, of a table in MLflow. `file` ends in `.json`; rows share their keys."""
         if not rows:
             return
         columns = {key: [row.get(key) for row in rows] for key in rows[0]}

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -146,14 +146,7 @@ class Run:
             raise ValueError(f"the flow {self.name} went through {unlisted or 'no more'} and not through {missing}")
 
     def record_stage(
-        self,
-        stage: Stage,
-        result: Any,
-        *,
-        cached: bool,
-        seconds: float,
-        label: str | None = None,
-        inputs: Iterable[Any] = (),
+        self, stage: Stage, result: Any, *, cached: bool, seconds: float, label: str | None = None, inputs: Any = ()
     ) -> None:
         """Add a finished stage, with the wall time this run spent on it, under its own name or a label.
 

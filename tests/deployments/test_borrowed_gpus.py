@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployments.processes import ROOT, TOOL, Launched, Prefect
+from tests.deployments.processes import ROOT, TOOL, Launched, Prefect, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -98,8 +98,9 @@ def borrow(prefect: Prefect, tmp_path: Path) -> Callable[..., list[list[str]]]:
             Launched(flow, tmp_path / "flow.log", env=prefect.env, cwd=ROOT) as launched,
         ):
             launched.finish()
-            done: list[list[str]] = [json.loads(line) for line in calls.read_text().splitlines()]
-        return done
+            # The flow does not wait for the end of the command that its stage ran in.
+            wait_until(lambda: calls.read_text().count("\n") == 2, f"the second call of {command}")
+        return [json.loads(line) for line in calls.read_text().splitlines()]
 
     return run
 

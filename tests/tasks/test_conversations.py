@@ -48,7 +48,7 @@ def test_each_stage_that_samples_has_traces_with_verdicts_and_each_model_a_table
     right, wrong = make_answered("2 + 3?"), make_answered("3 + 2?", "It is 6.")
     log_conversations(run_of(write_shard([right, wrong])))
     sent = [trace for record in records(tmp_path, "traces") for trace in record["traces"]]
-    told = [(one["spans"][0]["attributes"]["stage"], one["question"], one["verdict"], one["expected"]) for one in sent]
+    told = [(one["tags"]["stage"], one["question"], one["verdict"], one["expected"]) for one in sent]
     assert told == [
         (stage, question, verdict, "5")
         for stage in ("rollouts", "evaluation of sft")

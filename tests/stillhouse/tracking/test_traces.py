@@ -15,7 +15,7 @@ from stillhouse.tracking.traces import trace_of
 from stillhouse.types import Message, StopReason, Trajectory, Turn
 
 STARTED_AT = 1_700_000_000.0
-LABELS = {"stage": "rollouts", "model": "teacher", "prompt_id": "b" * 64}
+LABELS = {"stage": "rollouts", "model": "teacher"}
 ASKED: list[Message] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is 6 * 7?"}]
 CALL: Any = {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "6 * 7"}'}}
 CALLED: Message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -27,7 +27,7 @@ def trajectory(**changes: Any) -> Trajectory:
     usage: Any = {"prompt_tokens": 30, "completion_tokens": 5, "cached_tokens": 20}
     fields: dict[str, Any] = {
         "rollout_key": "a" * 64,
-        "prompt_id": LABELS["prompt_id"],
+        "prompt_id": "b" * 64,
         "sample_index": 1,
         "messages": [*ASKED, CALLED, RESULT, ANSWER],
         "tools": [{"type": "function", "function": {"name": "calculator"}}],
@@ -39,6 +39,15 @@ def trajectory(**changes: Any) -> Trajectory:
         "model": "big",
     }
     return Trajectory(**{**fields, **changes})
+
+
+def spans_of(one: Trajectory, num_given: int = 2) -> list[dict[str, Any]]:
+    """Return the spans with what is JSON in them read, and without its prefix."""
+    read = []
+    for span in trace_of(one, num_given, STARTED_AT, LABELS)["spans"]:
+        facts = {key.removeprefix("mlflow."): json.loads(value) for key, value in span.pop("attributes").items()}
+        read.append({**span, **facts})
+    return read
 
 
 def record(one: Trajectory, verdict: str = "right", num_given: int = 2) -> dict[str, Any]:
@@ -71,52 +80,58 @@ def test_a_trajectory_becomes_a_trace_of_the_run_with_a_span_a_turn_and_a_tool_c
     assert {span.parent_id for span in (first, call, last)} == {root.span_id}
     assert root.inputs == {"messages": ASKED}
     assert root.outputs == {"messages": [ANSWER]}
-    assert root.attributes.items() >= {**LABELS, "sample_index": 1, "stop_reason": "answered"}.items()
+    assert (
+        root.attributes.items()
+        >= {**LABELS, "prompt_id": "b" * 64, "sample_index": 1, "stop_reason": "answered"}.items()
+    )
     assert (call.name, call.inputs, call.outputs) == ("calculator", {"expression": "6 * 7"}, "42")
     assert first.outputs == {"choices": [{"message": CALLED, "finish_reason": "tool_calls"}]}
     assert first.attributes["mlflow.llm.cost"] == {"total_cost": 0.25}
     assert first.attributes["mlflow.chat.tokenUsage"]["cache_read_input_tokens"] == 20
     assert trace.info.token_usage.items() >= {"input_tokens": 70, "output_tokens": 11, "total_tokens": 81}.items()
     assert trace.info.cost["total_cost"] == 0.75
-    assert trace.info.tags.items() >= {**LABELS, "mlflow.traceName": "rollouts bbbbbbbb"}.items()
+    assert trace.info.tags.items() >= {**LABELS, "prompt_id": "b" * 64, "mlflow.traceName": "rollouts bbbbbbbb"}.items()
     assert (trace.info.request_preview, trace.info.response_preview) == ("What is 6 * 7?", "It is 42.")
 
 
 def test_each_message_is_the_input_of_one_model_span_however_long_the_conversation() -> None:
     turns = [Turn("tool_calls", {}, 0.1, "m")] * 30
     messages = [*ASKED, *[message for _ in turns for message in (CALLED, RESULT)]]
-    spans = trace_of(trajectory(messages=messages, turns=turns), 2, STARTED_AT, LABELS)["spans"]
-    inputs = [message for span in spans if span["type"] == "CHAT_MODEL" for message in span["inputs"]["messages"]]
+    spans = spans_of(trajectory(messages=messages, turns=turns))
+    given = [span["spanInputs"]["messages"] for span in spans if span["spanType"] == "CHAT_MODEL"]
+    inputs = [message for messages in given for message in messages]
     assert inputs == [*ASKED, *[RESULT] * 29]
 
 
 def test_examples_in_a_prompt_are_its_input_and_no_turns() -> None:
     given: list[Message] = [*ASKED, ANSWER, {"role": "user", "content": "And 6 * 8?"}]
     one = trajectory(messages=[*given, ANSWER], turns=[Turn("stop", {}, 0.1, "m")])
-    root, turn = trace_of(one, len(given), STARTED_AT, LABELS)["spans"]
-    assert root["inputs"] == turn["inputs"] == {"messages": given}
+    root, turn = spans_of(one, len(given))
+    assert root["spanInputs"] == turn["spanInputs"] == {"messages": given}
 
 
 def test_spans_last_as_long_as_requests_took_and_say_that_no_more_is_known() -> None:
-    root, first, call, last = trace_of(trajectory(), 2, STARTED_AT, LABELS)["spans"]
-    assert (first["start"], first["end"] - first["start"]) == (STARTED_AT * 1e9, 0.5e9)
-    assert call["start"] == call["end"] == last["start"] == last["end"] == root["end"] == first["end"]
-    assert "of requests alone" in root["attributes"]["times"]
+    root, first, call, last = spans_of(trajectory())
+    start, end = (f"{name}_time_unix_nano" for name in ("start", "end"))
+    assert (first[start], first[end] - first[start]) == (STARTED_AT * 1e9, 0.5e9)
+    assert call[start] == call[end] == last[start] == last[end] == root[end] == first[end]
+    assert "of requests alone" in root["times"]
 
 
 def test_calls_of_different_turns_with_one_id_have_results_of_their_own() -> None:
     second: Message = {**RESULT, "content": "43"}
     messages = [*ASKED, CALLED, RESULT, CALLED, second, ANSWER]
     turns = [Turn("tool_calls", {}, 0.1, "m")] * 3
-    spans = trace_of(trajectory(messages=messages, turns=turns), 2, STARTED_AT, LABELS)["spans"]
-    assert [span["outputs"] for span in spans if span["type"] == "TOOL"] == ["42", "43"]
+    spans = spans_of(trajectory(messages=messages, turns=turns))
+    assert [span["spanOutputs"] for span in spans if span["spanType"] == "TOOL"] == ["42", "43"]
 
 
 def test_malformed_arguments_and_a_call_without_a_result_are_shown_as_they_are() -> None:
     function = {"name": "calculator", "arguments": '{"expression": '}
     called: Message = {**CALLED, "tool_calls": [{**CALL, "function": function}]}  # type: ignore[typeddict-item]
-    spans = trace_of(trajectory(messages=[*ASKED, called]), 2, STARTED_AT, LABELS)["spans"]
-    assert (spans[2]["inputs"], spans[2]["outputs"]) == ('{"expression": ', None)
+    call = spans_of(trajectory(messages=[*ASKED, called]))[2]
+    assert call["spanInputs"] == '{"expression": '
+    assert "spanOutputs" not in call
 
 
 def test_text_that_databases_do_not_take_stops_no_trace(run: TrackedRun, traces_of: Any) -> None:
