@@ -38,12 +38,10 @@ def log_conversations(run: Run) -> None:
             rows = [_row(trajectory, metadata) for trajectory, metadata in read]
         else:
             continue
-        labels, start, traces = {"stage": stage, "model": model}, run.started_at.timestamp(), list[JsonObject]()
+        labels, start = {"stage": stage, "model": model}, run.started_at.timestamp()
         for (trajectory, _), row in zip(read[:num_traces], rows, strict=False):
             given = num_given(trajectory.messages, len(trajectory.turns))
-            traces.append({**row, **trace_of(trajectory, given, start, labels)})
-        if traces:
-            run.record.send("traces", {"traces": traces})
+            run.record.send("trace", {**row, **trace_of(trajectory, given, start, labels)})
 
 
 def sampled(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.tracking.metadata import dataset_input
-from stillhouse.tracking.traces import send_traces
+from stillhouse.tracking.traces import send_trace
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ SENDERS: Final[dict[str, Callable[[Any, str, JsonObject], None]]] = {
     "dataset": _dataset,
     "table": lambda client, run_id, record: client.log_table(run_id, record["columns"], record["file"]),
     "whole table": _whole_table,
-    "traces": send_traces,
+    "trace": send_trace,
     "config": lambda client, run_id, record: client.log_dict(run_id, record["config"], record["file"]),
     "status": _status,
 }

@@ -77,8 +77,8 @@ def _span(name: str, kind: str, ends: tuple[int, int], inputs: Any, outputs: Any
     return {"name": name, **times, "status": {"code": "OK"}, "attributes": told, "events": []}
 
 
-def send_traces(client: Any, run_id: str, record: JsonObject) -> None:
-    """Send traces as `trace_of` returns them, each with its `question`, `answer`, `verdict`, `why` and `expected`.
+def send_trace(client: Any, run_id: str, record: JsonObject) -> None:
+    """Send a trace as `trace_of` returns it, with its `question`, `answer`, `verdict`, `why` and `expected`.
 
     The ids follow from run and trajectory, so that a trace that is there already is replaced.
     """
@@ -87,18 +87,17 @@ def send_traces(client: Any, run_id: str, record: JsonObject) -> None:
 
     experiment = client.get_run(run_id).info.experiment_id
     tracing = TracingClient(client.tracking_uri)
-    for trace in record["traces"]:
-        trace_id = f"tr-{_id(32, run_id, trace['tags']['stage'], trace['key'])}"
-        spans = []
-        for number, span in enumerate(trace["spans"]):
-            parent = _id(16, trace_id, 0) if number else None
-            ids = {"trace_id": trace_id, "span_id": _id(16, trace_id, number), "parent_span_id": parent}
-            told = {**span["attributes"], "mlflow.traceRequestId": json.dumps(trace_id)}
-            spans.append(Span.from_dict({**span, **ids, "attributes": told}))
-        # MLflow writes them by one statement, whose variables databases limit.
-        for first in range(0, len(spans), 500):
-            tracing.log_spans(experiment, spans[first : first + 500])
-        tracing.start_trace(_info(trace, trace_id, experiment, run_id))
+    trace_id = f"tr-{_id(32, run_id, record['tags']['stage'], record['key'])}"
+    spans = []
+    for number, span in enumerate(record["spans"]):
+        parent = _id(16, trace_id, 0) if number else None
+        ids = {"trace_id": trace_id, "span_id": _id(16, trace_id, number), "parent_span_id": parent}
+        told = {**span["attributes"], "mlflow.traceRequestId": json.dumps(trace_id)}
+        spans.append(Span.from_dict({**span, **ids, "attributes": told}))
+    # MLflow writes them by one statement, whose variables databases limit.
+    for first in range(0, len(spans), 500):
+        tracing.log_spans(experiment, spans[first : first + 500])
+    tracing.start_trace(_info(record, trace_id, experiment, run_id))
 
 
 def _info(trace: JsonObject, trace_id: str, experiment: str, run_id: str) -> Any:

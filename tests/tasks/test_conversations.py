@@ -47,7 +47,7 @@ def test_each_stage_that_samples_has_traces_with_verdicts_and_each_model_a_table
 ) -> None:
     right, wrong = make_answered("2 + 3?"), make_answered("3 + 2?", "It is 6.")
     log_conversations(run_of(write_shard([right, wrong])))
-    sent = [trace for record in records(tmp_path, "traces") for trace in record["traces"]]
+    sent = records(tmp_path, "trace")
     told = [(one["tags"]["stage"], one["question"], one["verdict"], one["expected"]) for one in sent]
     assert told == [
         (stage, question, verdict, "5")
@@ -66,16 +66,15 @@ def test_what_nothing_verifies_is_unverified(
     run_of: Callable[..., Run], make_answered: Any, write_shard: Any, tmp_path: Path
 ) -> None:
     log_conversations(run_of(write_shard([make_answered("2 + 3?")], expected=None)))
-    verdicts = {trace["verdict"] for record in records(tmp_path, "traces") for trace in record["traces"]}
-    assert verdicts == {"unverified"}
+    assert {trace["verdict"] for trace in records(tmp_path, "trace")} == {"unverified"}
 
 
-@pytest.mark.parametrize(("traces", "expected"), [(0, []), (1, [1, 1]), (20, [2, 2])])
+@pytest.mark.parametrize(("traces", "expected"), [(0, 0), (1, 2), (20, 4)])
 def test_the_setting_bounds_the_traces_of_a_stage_and_not_the_table(
-    traces: int, expected: list[int], run_of: Callable[..., Run], make_answered: Any, write_shard: Any, tmp_path: Path
+    traces: int, expected: int, run_of: Callable[..., Run], make_answered: Any, write_shard: Any, tmp_path: Path
 ) -> None:
     log_conversations(run_of(write_shard([make_answered("2 + 3?"), make_answered("3 + 2?")]), traces=traces))
-    assert [len(record["traces"]) for record in records(tmp_path, "traces")] == expected
+    assert len(records(tmp_path, "trace")) == expected
     assert len(records(tmp_path, "whole table")[0]["columns"]["question"]) == 2
 
 

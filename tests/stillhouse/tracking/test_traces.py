@@ -52,7 +52,7 @@ def spans_of(one: Trajectory, num_given: int = 2) -> list[dict[str, Any]]:
 
 def record(one: Trajectory, verdict: str = "right", num_given: int = 2) -> dict[str, Any]:
     told = {"question": "What is 6 * 7?", "answer": "It is 42.", "verdict": verdict, "why": "", "expected": "42"}
-    return {"traces": [{**trace_of(one, num_given, STARTED_AT, LABELS), **told}]}
+    return {**trace_of(one, num_given, STARTED_AT, LABELS), **told}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def traces_of(client: Any) -> Callable[[str], list[Any]]:
 def test_a_trajectory_becomes_a_trace_of_the_run_with_a_span_a_turn_and_a_tool_call(
     run: TrackedRun, traces_of: Any
 ) -> None:
-    run.send("traces", record(trajectory()))
+    run.send("trace", record(trajectory()))
     (trace,) = traces_of(run.run_id)
     root, first, call, last = trace.data.spans
     assert [span.span_type for span in trace.data.spans] == ["AGENT", "CHAT_MODEL", "TOOL", "CHAT_MODEL"]
@@ -137,8 +137,8 @@ def test_malformed_arguments_and_a_call_without_a_result_are_shown_as_they_are()
 def test_text_that_databases_do_not_take_stops_no_trace(run: TrackedRun, traces_of: Any) -> None:
     answer: Message = {"role": "assistant", "content": "a \ud800 b \0 c"}
     odd = record(trajectory(messages=[*ASKED, answer], turns=[Turn("stop", {}, 0.1, "m")]))
-    odd["traces"][0] |= {"answer": answer["content"], "why": answer["content"]}
-    run.send("traces", odd)
+    odd |= {"answer": answer["content"], "why": answer["content"]}
+    run.send("trace", odd)
     (trace,) = traces_of(run.run_id)
     assert trace.info.response_preview == "a ? b  c"
     assert trace.data.spans[0].outputs["messages"][0]["content"] == "a ? b \0 c"
@@ -147,7 +147,7 @@ def test_text_that_databases_do_not_take_stops_no_trace(run: TrackedRun, traces_
 def test_a_trajectory_of_many_hundred_turns_is_one_trace(run: TrackedRun, traces_of: Any) -> None:
     turns = [Turn("tool_calls", {"prompt_tokens": 1, "completion_tokens": 1}, 0.1, "m")] * 400
     messages = [*ASKED, *[message for _ in turns for message in (CALLED, RESULT)]]
-    run.send("traces", record(trajectory(messages=messages, turns=turns)))
+    run.send("trace", record(trajectory(messages=messages, turns=turns)))
     (trace,) = traces_of(run.run_id)
     assert len(trace.data.spans) == 801
     assert trace.info.token_usage["total_tokens"] == 800
@@ -156,15 +156,15 @@ def test_a_trajectory_of_many_hundred_turns_is_one_trace(run: TrackedRun, traces
 def test_a_failed_rollout_is_a_trace_with_its_error(run: TrackedRun, traces_of: Any) -> None:
     error: Any = {"kind": "rate_limited", "message": "429 for an hour"}
     failed = trajectory(messages=ASKED, turns=[], stop_reason=StopReason.ERROR, error=error)
-    run.send("traces", record(failed, "unverified"))
+    run.send("trace", record(failed, "unverified"))
     (trace,) = traces_of(run.run_id)
     assert trace.info.state == "ERROR"
     assert trace.data.spans[0].status.description == "rate_limited: 429 for an hour"
 
 
 def test_mlflow_finds_traces_by_their_verdict(run: TrackedRun, client: Any) -> None:
-    run.send("traces", record(trajectory()))
-    run.send("traces", record(trajectory(rollout_key="c" * 64), "wrong"))
+    run.send("trace", record(trajectory()))
+    run.send("trace", record(trajectory(rollout_key="c" * 64), "wrong"))
     experiment = client.get_run(run.run_id).info.experiment_id
     find = partial(client.search_traces, locations=[experiment])
     (wrong,) = find(filter_string="feedback.verdict = 'wrong'")
@@ -174,7 +174,7 @@ def test_mlflow_finds_traces_by_their_verdict(run: TrackedRun, client: Any) -> N
 
 def test_a_trace_that_is_sent_again_replaces_the_first(run: TrackedRun, traces_of: Any) -> None:
     for verdict in ("wrong", "right"):
-        run.send("traces", record(trajectory(), verdict))
+        run.send("trace", record(trajectory(), verdict))
     (trace,) = traces_of(run.run_id)
     assert len(trace.data.spans) == 4
     assert trace.info.token_usage["total_tokens"] == 81
@@ -183,7 +183,7 @@ def test_a_trace_that_is_sent_again_replaces_the_first(run: TrackedRun, traces_o
 
 def test_a_cost_that_is_not_known_is_not_guessed_by_mlflow(run: TrackedRun, traces_of: Any) -> None:
     known_to_mlflow = Turn("stop", {"prompt_tokens": 40, "completion_tokens": 6}, 0.1, "gpt-4o")
-    run.send("traces", record(trajectory(messages=[*ASKED, ANSWER], turns=[known_to_mlflow], model="gpt-4o")))
+    run.send("trace", record(trajectory(messages=[*ASKED, ANSWER], turns=[known_to_mlflow], model="gpt-4o")))
     (trace,) = traces_of(run.run_id)
     assert trace.data.spans[1].attributes["model"] == "gpt-4o"
     assert not trace.info.cost
@@ -196,7 +196,7 @@ def test_traces_of_two_runs_with_the_same_trajectory_stay_apart(
 ) -> None:
     with start_run(tracking, tmp_path, "again") as other:
         for one in (run, other):
-            one.send("traces", record(trajectory()))
+            one.send("trace", record(trajectory()))
     assert len(traces_of(run.run_id)) == len(traces_of(other.run_id)) == 1
 
 
@@ -206,11 +206,11 @@ def test_traces_that_mlflow_did_not_take_are_sent_with_their_run_later(
     away = f"http://127.0.0.1:{closed_port}"
     outage_of(away).until = float("inf")
     with start_run(TrackingConfig(uri=away, experiment=request.node.name), tmp_path, "distill") as run:
-        run.send("traces", record(trajectory()))
+        run.send("trace", record(trajectory()))
     path = tmp_path / FALLBACK_FILE
     path.write_text(path.read_text().replace(away, database))
     client.create_experiment(request.node.name, artifact_location=(tmp_path / "artifacts").as_uri())
-    assert send_fallback(tmp_path).by_kind["traces"] == 1
+    assert send_fallback(tmp_path).by_kind["trace"] == 1
     (sent,) = client.search_runs([client.get_experiment_by_name(request.node.name).experiment_id])
     assert len(traces_of(sent.info.run_id)) == 1
 
