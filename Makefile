@@ -16,7 +16,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 SERVER_PORT = $(or $(PORT),4200)
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:$(SERVER_PORT)/api} $(BIN)/python -m tasks.server.environment
 
-.PHONY: help setup vllm base demo recipe-smollm recipe-chat-teacher test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
+.PHONY: help setup vllm llama-cpp base demo recipe-smollm recipe-chat-teacher test test-slow test-outside test-gpu check audit format bench bench-start bench-rollouts bench-dataset bench-sft bench-on-policy bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve renew-model clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ setup: $(READY) | $(PREFECT_HOME)
 ## vllm       vLLM in an environment of its own, for runtime.engine: for CUDA where there is a GPU, else for the CPU (3 GB)
 vllm:
 	PYTHON=$(PYTHON) .ci/vllm $(VENV)-vllm
+
+## llama-cpp  llama.cpp, compiled, for GGUF files: publish --to gguf, certify, serve (ten minutes)
+llama-cpp: base
+	.ci/llama-cpp $(BIN) $(VENV)/llama.cpp
 
 # What runs need, without tests, benchmarks, docs and the packages of other machines.
 base: $(BASE) | $(PREFECT_HOME)

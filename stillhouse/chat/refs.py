@@ -24,7 +24,7 @@ _LOCAL_STARTS: Final = ("/", "./", "../", "~")
 _IDENTITY: Final = re.compile(r"(.+)@[0-9a-f]{16}")
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 # Files that decide a model's behaviour. Logs, metrics and the record of how a student was made do not.
-_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
+_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".gguf", ".json", ".jinja", ".model", ".txt"})
 _RECORDS: Final = frozenset({"student.json", "manifest.json"})
 
 
@@ -46,6 +46,15 @@ def resolve_model(ref: str) -> str:
             )
         return str(folder)
     return ref
+
+
+def gguf_in(folder: Path) -> Path | None:
+    """Return the GGUF file of a folder, None where it holds none; raise ConfigError for several."""
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise ConfigError(f"{folder}: expected one GGUF file, saw {names}; put each into a folder of its own")
+    return files[0] if files else None
 
 
 def require_safetensors(adapter: Path) -> None:

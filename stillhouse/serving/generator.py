@@ -16,11 +16,13 @@ import torch
 
 from stillhouse.serving.generation import Generation, GenerationRequest, RunningRequest
 from stillhouse.serving.passes import SlotPasses
-from stillhouse.serving.sampling import read_picks
+from stillhouse.serving.sampling import PickSteps, pick_tokens, read_picks
 from stillhouse.serving.slots import SlotTable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from stillhouse.serving.gguf import GgufModel
 
 _PREFILL_TOKENS: Final = 8192
 """Most tokens, padding included, prefilled in one step, so that running requests do not wait long."""
@@ -35,14 +37,15 @@ class Generator:
     ValueError as `SlotPasses`.
     """
 
-    def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
-        self.context_length: int = model.config.get_text_config().max_position_embeddings
+    def __init__(self, model: "PreTrainedModel | GgufModel", *, max_batch: int = 64) -> None:
+        self._passes = SlotPasses(model, max_batch) if isinstance(model, torch.nn.Module) else model
+        self.context_length = self._passes.context_length
         """Most tokens of prompt and completion together."""
-        self._model = model
-        self._passes = SlotPasses(model)
+        self.vocab_size = self._passes.vocab_size
+        self.rank = self._passes.rank
         self._cache = self._passes.cache
         self._slots = SlotTable(self._cache)
-        self._max_batch = max_batch
+        self._max_batch = self._passes.max_batch
         self._waiting: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
         self._num_submitted = 0
@@ -62,7 +65,7 @@ class Generator:
         if request.max_tokens < 1:
             raise ValueError(f"max_tokens is {request.max_tokens}; expected at least 1")
         # Version counters of parameters would miss fused optimisers and merged adapters.
-        if not self.num_active and any(parameter.requires_grad for parameter in self._model.parameters()):
+        if not self.num_active and self._passes.may_change:
             self._slots.forget()
         handle = self._num_submitted
         self._num_submitted += 1
@@ -84,7 +87,7 @@ class Generator:
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
         """Advance by one token and return the finished requests in no particular order."""
-        if self._model.training:
+        if self._passes.is_training:
             raise ValueError("the model is in training mode, in which caching and dropout go wrong; call model.eval()")
         sampled: list[tuple[list[RunningRequest], torch.Tensor]] = []
         if self._rows:
@@ -112,7 +115,7 @@ class Generator:
 
     def close(self) -> None:
         """Free keys and values; the generator cannot be used afterwards."""
-        self._cache.layers.clear()
+        self._passes.clear()
 
     def _admit(self) -> list[list[RunningRequest]]:
         """Take waiting requests, oldest first, grouped by prompt."""
@@ -160,7 +163,9 @@ class Generator:
 
     def _pick(self, logits_BV: torch.Tensor, rows: Sequence[RunningRequest]) -> torch.Tensor:
         num_best = min(max(row.request.num_best for row in rows), logits_BV.shape[1])
-        return self._passes.pick(logits_BV, [row.next_draw() for row in rows], num_best)
+        draws = [row.next_draw() for row in rows]
+        draws_4B = torch.tensor(draws, dtype=torch.float64).T.contiguous().to(logits_BV.device)
+        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws)._replace(num_best=num_best))
 
     def _read(self, sampled: Sequence[tuple[list[RunningRequest], torch.Tensor]]) -> list[tuple[int, Generation]]:
         """Hand rows their sampled tokens and release those that they finish."""

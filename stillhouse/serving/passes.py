@@ -1,4 +1,4 @@
-"""Forward passes of a transformers model over rows whose earlier tokens are in slots, and the tokens they sample.
+"""Forward passes of a transformers model over rows whose earlier tokens are in slots.
 
 Dimensions: B rows, S tokens of each row in one pass, V vocabulary.
 """
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.attention import ATTENTION
-from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
-from stillhouse.serving.score import UNSCALED, LogitScaling
+from stillhouse.serving.score import UNSCALED, LogitScaling, RankedToken, rank_tokens
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
@@ -28,13 +27,26 @@ class SlotPasses:
     Raises ValueError if the model's attention cannot be served from slots (see `slot_masks`).
     """
 
-    def __init__(self, model: "PreTrainedModel") -> None:
+    def __init__(self, model: "PreTrainedModel", max_batch: int) -> None:
         self._model = model
+        self.max_batch = max_batch
         self._config = model.config.get_text_config()
         self._device = model.device
         slot_masks(self._config, torch.zeros(1, 1, dtype=torch.long), 1)
         self._scaling = LogitScaling.of(model)
         self.cache = SlotCache(self._config.num_hidden_layers, self._device)
+        self.context_length: int = self._config.max_position_embeddings
+        """Most tokens of prompt and completion together."""
+        self.vocab_size: int = self._config.vocab_size
+
+    @property
+    def may_change(self) -> bool:
+        """Return whether weights may be trained between requests."""
+        return any(parameter.requires_grad for parameter in self._model.parameters())
+
+    @property
+    def is_training(self) -> bool:
+        return self._model.training
 
     def feed(self, first_slot: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Return logits [B, V] after the new `tokens` of the slots from `first_slot` on, which hold `starts` before."""
@@ -61,10 +73,15 @@ class SlotPasses:
         # As training scales them: not rounded to the type of the products a second time.
         return self._scaling.apply_(logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)))
 
-    def pick(self, logits_BV: Tensor, draws: Sequence[Draw], num_best: int = 0) -> Tensor:
-        """Sample the next token of each row; picks [2 + num_best, B] (see `pick_tokens`)."""
-        draws_4B = torch.tensor(draws, dtype=torch.float64).T.contiguous().to(self._device)
-        return pick_tokens(logits_BV, draws_4B, PickSteps.of(draws)._replace(num_best=num_best))
+    def rank(
+        self, sequences: Sequence[Sequence[int]], num_top: int, *, temperature: float = 1.0
+    ) -> list[list[RankedToken]]:
+        """Return what `rank_tokens` does."""
+        return rank_tokens(self._model, sequences, num_top, temperature=temperature)
+
+    def clear(self) -> None:
+        """Free keys and values; nothing can be fed afterwards."""
+        self.cache.layers.clear()
 
 
 def slot_masks(

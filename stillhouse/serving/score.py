@@ -105,20 +105,28 @@ def rank_tokens(
 
     One entry fewer than tokens: the first token has no context.
     """
-    ranked: list[list[RankedToken]] = [[] for _ in sequences]
+    entries: list[list[RankedToken]] = [[] for _ in sequences]
     for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
         for logits, targets in _logit_chunks(model, [sequences[index] for index in indices], temperature):
-            normaliser = logits.logsumexp(-1)
-            chosen = _chosen(logits, targets)
-            ranks = (logits > chosen.unsqueeze(-1)).sum(-1) + 1
-            top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
-            columns = (chosen - normaliser, ranks, top.indices, top.values - normaliser.unsqueeze(-1))
-            for index, *rows in zip(indices, *(column.tolist() for column in columns), strict=True):
-                ranked[index].extend(
-                    RankedToken(logprob, rank, list(zip(ids, values, strict=True)))
-                    for logprob, rank, ids, values in zip(*rows, strict=True)
-                )
-    return [entries[: max(len(sequence) - 1, 0)] for entries, sequence in zip(ranked, sequences, strict=True)]
+            for index, row in zip(indices, ranked(logits, targets, num_top), strict=True):
+                entries[index].extend(row)
+    return [row[: max(len(sequence) - 1, 0)] for row, sequence in zip(entries, sequences, strict=True)]
+
+
+def ranked(logits_BTV: torch.Tensor, targets_BT: torch.Tensor, num_top: int) -> list[list[RankedToken]]:
+    """Return the entry of each target."""
+    normaliser = logits_BTV.logsumexp(-1)
+    chosen = _chosen(logits_BTV, targets_BT)
+    ranks = (logits_BTV > chosen.unsqueeze(-1)).sum(-1) + 1
+    top = logits_BTV.topk(min(num_top, logits_BTV.shape[-1]), dim=-1)
+    columns = (chosen - normaliser, ranks, top.indices, top.values - normaliser.unsqueeze(-1))
+    return [
+        [
+            RankedToken(logprob, rank, list(zip(ids, values, strict=True)))
+            for logprob, rank, ids, values in zip(*row, strict=True)
+        ]
+        for row in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -5,18 +5,20 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from stillhouse.chat.refs import resolve_model
+from stillhouse.chat.refs import GENERATION_FILE, gguf_in, resolve_model
 from stillhouse.config.section import ChatTemplateKwargs
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.keys import unset
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from transformers import PreTrainedModel
 
     from stillhouse.serving.models import Device, Dtype
     from stillhouse.serving.worker import ModelWorker
@@ -52,6 +54,7 @@ def serve(
         raise ConfigError(f"--api-key-env: {unset(api_key_env)}")
     path = resolve_model(model)
     listener = _listen(host, port)
+    from transformers import GenerationConfig
     from transformers.utils import logging
 
     from stillhouse.chat.next_turn import stop_token_ids
@@ -59,13 +62,23 @@ def serve(
     from stillhouse.http.own_origin import names_of
     from stillhouse.serving.admission import AdmissionController
     from stillhouse.serving.app import create_app
+    from stillhouse.serving.gguf import GgufModel
     from stillhouse.serving.models import load_model
     from stillhouse.serving.routes import ServedModel
     from stillhouse.serving.worker import ModelWorker
 
     logging.disable_progress_bar()
     tokenizer = load_tokenizer(path, chat_template_kwargs)
-    loaded = load_model(path, device=device, dtype=dtype, num_threads=num_threads)
+    gguf = gguf_in(Path(path))
+    loaded: PreTrainedModel | GgufModel
+    if gguf is None:
+        loaded = load_model(path, device=device, dtype=dtype, num_threads=num_threads)
+        generation = loaded.generation_config
+    elif dtype == "auto":
+        loaded = GgufModel(gguf, device=device, num_threads=num_threads, max_batch=max_batch)
+        generation = GenerationConfig.from_pretrained(path) if (Path(path) / GENERATION_FILE).is_file() else None
+    else:
+        raise ConfigError(f"--dtype {dtype}: {gguf} is computed in the types in which it is stored; leave it out")
     try:
         worker = ModelWorker(loaded, max_batch=max_batch)
     except ValueError as error:
@@ -73,8 +86,8 @@ def serve(
     served = ServedModel(
         name=name or model,
         tokenizer=tokenizer,
-        stop_ids=stop_token_ids(tokenizer, loaded.generation_config),
-        vocab_size=loaded.config.get_text_config().vocab_size,
+        stop_ids=stop_token_ids(tokenizer, generation),
+        vocab_size=worker.vocab_size,
         context_length=worker.context_length,
     )
     admission = AdmissionController(worker, max_batch=max_batch, max_pending=max_pending)

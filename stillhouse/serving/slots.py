@@ -7,12 +7,15 @@ attention a view [batch, heads, columns, head_dim].
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from stillhouse.attention.segments import computed_type
+
+if TYPE_CHECKING:
+    from stillhouse.serving.gguf import SequenceCache
 
 _MIN_COLUMNS: Final = 1024
 """Columns of the first buffers, where no sequence is known to be shorter."""
@@ -139,7 +142,7 @@ class SlotTable:
     Slots 0..n-1 belong to the n running rows (the generator keeps them dense); slots from n on are parked or free.
     """
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: "SlotCache | SequenceCache") -> None:
         self._cache = cache
         self._parked: dict[int, list[int]] = {}
         """Slot to the tokens whose keys and values it holds, longest parked first."""

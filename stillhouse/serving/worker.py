@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.serving.score import RankedToken, rank_tokens
+from stillhouse.serving.score import RankedToken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from stillhouse.serving.gguf import GgufModel
 
 
 class WorkerStopped(RuntimeError):
@@ -49,12 +51,13 @@ class _Score(_Work):
 class ModelWorker:
     """Owns a model and the thread that runs it, from `start` to `stop`; then work is refused with WorkerStopped."""
 
-    def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
+    def __init__(self, model: "PreTrainedModel | GgufModel", *, max_batch: int = 64) -> None:
         self._model = model
         self._max_batch = max_batch
         self._generator = Generator(model, max_batch=max_batch)
         self.context_length = self._generator.context_length
         """Most tokens of prompt and completion together."""
+        self.vocab_size = self._generator.vocab_size
         self._inbox: SimpleQueue[_Work | Future[Any] | None] = SimpleQueue()
         self._running: dict[int, Future[Generation]] = {}
         self._lock = threading.Lock()
@@ -147,7 +150,7 @@ class ModelWorker:
         for (num_top, temperature), group in groups.items():
             sequences = [score.token_ids for score in group]
             try:
-                ranked = rank_tokens(self._model, sequences, num_top, temperature=temperature)
+                ranked = self._generator.rank(sequences, num_top, temperature=temperature)
             except Exception as error:  # as in `_step`
                 _fail((score.future for score in group), error)
                 continue
