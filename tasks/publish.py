@@ -239,6 +239,7 @@ def _keep_record(run: Run) -> None:
         artifacts=artifacts,
         subject=_subject(run.config),
         seconds={outcome.name: outcome.seconds for outcome in run.stages if not outcome.cached},
+        config=run.config.model_dump(mode="json"),
     )
     write_run_record(_folder(run), record)
 

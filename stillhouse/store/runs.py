@@ -12,6 +12,7 @@ from stillhouse.store.artifacts import ArtifactStore
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
 from stillhouse.store.remote import RemoteFolder
+from stillhouse.types import JsonObject
 
 RUN_FILE = "run.json"
 TRAINED = ("sft", "self_training", "on_policy")
@@ -39,6 +40,8 @@ class RunRecord:
     """Digest of what it works on."""
     seconds: dict[str, float] = field(default_factory=dict)
     """That each stage took, without those from the cache."""
+    config: JsonObject = field(default_factory=dict)
+    """Of the run; empty in records of older versions."""
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
