@@ -69,13 +69,14 @@ def run(command: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_project_made_and_run_by_the_installed_wheel_ends_with_a_student(installed: Path, tmp_path: Path) -> None:
     command = installed / "stillhouse"
     place = run([installed / "python", "-c", "import flows; print(flows.__file__)"], tmp_path)
     assert place.startswith(str(installed.parent))
     run([command, "init", "project"], tmp_path)
-    run([command, "distill", "config.yaml", "--set", "sft.num_epochs=1"], tmp_path / "project")
+    short = ("rollouts.max_prompts=8", "sft.num_epochs=1", "evaluation.enabled=false", "tracking.enabled=false")
+    settings = [part for setting in short for part in ("--set", setting)]
+    run([command, "distill", "config.yaml", *settings], tmp_path / "project")
     (student,) = (tmp_path / "project" / "runs" / "artifacts" / "sft").glob("*/model.safetensors")
     assert student.stat().st_size > 0
 
