@@ -21,7 +21,7 @@ from flows.verbs.machine import doctor, send_tracking, serve
 from flows.verbs.plan import plan
 from flows.verbs.project import init
 from flows.verbs.run_config import config_from, config_in, row_numbers, scoring_config, shown_progress
-from flows.verbs.students import publish
+from flows.verbs.students import certify, publish
 from flows.verbs.trial import show_preview, try_config
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StillhouseError
@@ -212,7 +212,7 @@ def _form_of(output: Path | None, form: ExportForm | None) -> ExportForm | None:
 app.command("test")(try_config)
 app.command()(plan)
 # The others, in the order in which --help shows them.
-for _verb in (init, view, convert, export, publish, serve, doctor, send_tracking):
+for _verb in (init, view, convert, export, publish, certify, serve, doctor, send_tracking):
     app.command()(_verb)
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.chat.refs import is_hub_id
+from stillhouse.chat.refs import gguf_in, is_hub_id
 from stillhouse.inference.vllm.launch import lora_rank
 from stillhouse.report.markdown import code, fenced, plain
 from stillhouse.store.atomic import write_atomic
@@ -40,7 +40,7 @@ def write_card(
     record, adapter = read_record(folder), read_adapter(folder)
     stated = "None is stated." if license_id is None else f"{code(license_id)}, as far as that is its author's to give."
     parts = [
-        f"---\n{_front_matter(record, adapter, license_id)}\n---\n",
+        f"---\n{_front_matter(folder, record, adapter, license_id)}\n---\n",
         f"# {_title(record)}\n",
         _summary(record, adapter),
         *_loading_section(folder, adapter),
@@ -54,7 +54,7 @@ def write_card(
     write_atomic(folder / CARD_FILE, "\n".join(parts).encode("utf-8"))
 
 
-def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: str | None) -> str:
+def _front_matter(folder: Path, record: StudentRecord, adapter: Adapter | None, license_id: str | None) -> str:
     from huggingface_hub import ModelCardData
 
     base = _base(record, adapter)
@@ -63,7 +63,7 @@ def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: st
     # The hub refuses a card that names another base.
     known: dict[str, Any] = {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
     return ModelCardData(
-        library_name="peft" if adapter else "transformers",
+        library_name="gguf" if gguf_in(folder) else "peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=list(dict.fromkeys(["stillhouse", "distillation", *methods, *variant])),
         license=license_id,
@@ -123,6 +123,12 @@ _FOLDER: Final = 'folder = "."  # this folder, or its name on the hub\n'
 def _loading_section(folder: Path, adapter: Adapter | None) -> Iterator[str]:
     """Yield how to load the student with transformers and peft, vLLM and Stillhouse."""
     yield "## Use\n"
+    if (gguf := gguf_in(folder)) is not None:
+        yield "With llama.cpp:\n"
+        yield fenced("shell", f"llama-server -m {gguf.name} --jinja\n")
+        yield "With Stillhouse, behind an OpenAI-compatible API:\n"
+        yield fenced("shell", "stillhouse serve .\n")
+        return
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))
     if adapter is not None and not is_hub_id(adapter.base):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,3 +97,22 @@ def test_a_push_without_a_token_or_of_nothing_is_told_before_anything_leaves(
     write_run_record(store / "reports/20260102-000000", record)
     with pytest.raises(InputError, match="dataset"):
         publish("--store", str(store), "-o", "out")
+
+
+def test_a_form_is_refused_before_anything_is_written_where_it_cannot_be_made_or_compared(
+    publish, store: Path, tmp_path: Path
+) -> None:
+    out = ("--store", str(store), "-o", str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="--type is of GGUF files"):
+        publish(*out, "--to", "hf", "--type", "q8_0")
+    with pytest.raises(ConfigError, match="--type 'q9': expected one of f32, f16"):
+        publish(*out, "--to", "gguf", "--type", "q9")
+    (folder,) = (store / "artifacts/sft").iterdir()
+    local = Path(shutil.copytree(folder, tmp_path / "local", ignore=shutil.ignore_patterns("manifest.json")))
+    adapter = local / "adapter_config.json"
+    adapter.write_text(adapter.read_text().replace("embedded:student", str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"not on the Hugging Face Hub.*write merged weights with --merge"):
+        publish(str(local), "-o", str(tmp_path / "out"), "--to", "vllm")
+    with pytest.raises(InputError, match="compared with its student on held-out prompts, and none are known"):
+        publish(*out, "--to", "hf")
+    assert not (tmp_path / "out").exists()

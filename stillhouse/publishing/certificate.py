@@ -1,0 +1,133 @@
+"""The certificate of a form: what was compared with the student, how far it may differ, and whether it does."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.errors import TrainingError
+from stillhouse.evaluation.paired import Difference
+from stillhouse.publishing.agreement import Agreement
+from stillhouse.publishing.facts import differ
+from stillhouse.publishing.rendering import Differences
+from stillhouse.report.format import interval, metric, percent
+from stillhouse.report.markdown import plain, table
+from stillhouse.store.atomic import write_atomic
+from stillhouse.types import JsonObject
+
+CERTIFICATE_FILE: Final = "certificate.json"
+MAX_LOSS: Final = 0.02
+"""Of accuracy, in shares of prompts."""
+_SIGNIFICANT: Final = 0.05
+_UNQUANTISED: Final = ("f32", "f16", "bf16", "q8_0")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    student: str
+    form: str
+    bound: str
+    """How far the form may differ; empty where it is only told."""
+    problem: str | None = None
+    """Why the form is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The checks of one form in its own runtime."""
+
+    student: str
+    """Identity of the student."""
+    form: str
+    runtime: str
+    checks: tuple[Check, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{check.name}: {check.problem}" for check in self.checks if check.problem]
+
+    def require(self) -> None:
+        """Raise TrainingError if a check failed."""
+        if problems := self.problems:
+            raise TrainingError(
+                f"{self.form} under {self.runtime} is not the student {self.student}:\n  " + "\n  ".join(problems)
+            )
+
+    def write(self, folder: Path) -> None:
+        """Write the certificate into a form's folder, as JSON and into its card."""
+        body = {"certificate": asdict(self), "refused": bool(self.problems)}
+        write_atomic(folder / CERTIFICATE_FILE, orjson.dumps(body, option=orjson.OPT_INDENT_2))
+        card = folder / "README.md"
+        text = card.read_text(encoding="utf-8") if card.is_file() else f"# {plain(self.form)}\n"
+        write_atomic(card, f"{text}\n{self.section()}".encode())
+
+    def text(self) -> str:
+        """Return a table for the terminal."""
+        rows = [("what", "student", "this form", "refused if"), *map(_cells, self.checks)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join([f"{self.form} under {self.runtime}", *lines])
+
+    def section(self) -> str:
+        rows = map(_cells, self.checks)
+        return (
+            f"## Certificate\n\n{plain(self.form)} under {plain(self.runtime)}, compared with the trained student on "
+            f"held-out prompts, greedily.\n\n{table(('what', 'student', 'this form', 'refused if'), rows)}"
+        )
+
+
+def fact_checks(student: JsonObject, form: JsonObject) -> Iterator[Check]:
+    for name, expected in student.items():
+        seen = form[name]
+        if expected is None and seen is None:
+            continue
+        problem = f"expected {_shown(expected)}, saw {_shown(seen)}" if differ(expected, seen) else None
+        yield Check(name, _shown(expected), _shown(seen), "it differs", problem)
+
+
+def prompt_checks(found: Differences) -> Iterator[Check]:
+    """Check the prompts of all turns: their text, and their tokens where the text is the same."""
+    for name, differences in (("rendered prompts", found.texts), ("tokens of prompts", found.tokens)):
+        problem = f"{len(differences)} of {found.number} differ; {differences[0]}" if differences else None
+        yield Check(name, str(found.number), f"{found.number - len(differences)} the same", "one differs", problem)
+
+
+def token_checks(found: Agreement, form_type: str, cause: Callable[[], str | None]) -> Iterator[Check]:
+    """Check the distributions of next tokens; `cause` looks for what explains a difference."""
+    bound, seen = max_kl(form_type), f"{metric(found.kl)} nats"
+    problem = None if found.kl <= bound else "; ".join(filter(None, [f"{seen}, expected at most {bound:g}", cause()]))
+    yield Check("KL a token", f"over {found.num_tokens:,} tokens", seen, f"above {bound:g}", problem)
+    yield Check("same most probable token", "", percent(found.same_best), "")
+
+
+def max_kl(form_type: str) -> float:
+    """Return the most nats a token, by the type of the weights: TODO."""
+    return 0.02 if form_type in _UNQUANTISED else 0.3
+
+
+def answer_check(same: int, number: int) -> Check:
+    return Check("same answers", str(number), f"{same} ({percent(same / number)})", "")
+
+
+def measured_check(name: str, difference: Difference) -> Check:
+    """Check a share of the prompts, which may be lower by chance."""
+    is_lower = difference.difference < -MAX_LOSS and difference.p_lower < _SIGNIFICANT
+    span = interval(difference.low, difference.high)
+    problem = f"{percent(difference.mean)} for {percent(difference.reference)}: {span}" if is_lower else None
+    seen = f"{percent(difference.mean)}, difference {span}"
+    return Check(name, percent(difference.reference), seen, f"lower by {MAX_LOSS:.0%}, p < {_SIGNIFICANT:g}", problem)
+
+
+def _cells(check: Check) -> tuple[str, ...]:
+    return check.name, check.student, check.form, check.bound
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}"
