@@ -12,7 +12,6 @@ from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.replay import REPLAY, uses_dataset, with_replay
 from tasks.run.run_name import run_name
 from tasks.run.stage import only_if
 from tasks.self_training import OWN_ROLLOUTS, self_train
@@ -20,10 +19,9 @@ from tasks.training import ON_POLICY, ON_POLICY_STAGES, SFT, SFT_STAGES, train_o
 
 STAGES = (
     PROMPTS,
-    *only_if(uses_dataset, *DATASET_STAGES),
-    *only_if(lambda config: config.sft.enabled, APPROVAL.only_if(needs_dataset), *SFT_STAGES),
+    *only_if(lambda config: config.sft.enabled, *only_if(needs_dataset, *DATASET_STAGES, APPROVAL), *SFT_STAGES),
     OWN_ROLLOUTS.only_if(lambda config: config.self_training.enabled),
-    *only_if(lambda config: config.on_policy.enabled, REPLAY, *ON_POLICY_STAGES),
+    *only_if(lambda config: config.on_policy.enabled, *ON_POLICY_STAGES),
     *only_if(lambda config: config.evaluation.enabled, *COMPARISON_STAGES),
 )
 
@@ -43,7 +41,7 @@ def distill(config: DistillConfig = DEMO) -> Published:
         if run.plans(OWN_ROLLOUTS):
             students.append(self_train(students[-1], prompts, dataset, run.config, run))
         if run.plans(ON_POLICY):
-            students.append(train_on_policy(students[-1], with_replay(prompts, run.config, run), run.config, run))
+            students.append(train_on_policy(students[-1], prompts, run.config, run))
         if run.plans(COMPARISON):
             promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

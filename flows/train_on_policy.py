@@ -7,12 +7,11 @@ from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import PROMPTS, load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.replay import REPLAY_STAGES, with_replay
 from tasks.run.run_name import run_name
 from tasks.training import ON_POLICY_STAGES
 from tasks.training import train_on_policy as train
 
-STAGES = (PROMPTS, *REPLAY_STAGES, *ON_POLICY_STAGES)
+STAGES = (PROMPTS, *ON_POLICY_STAGES)
 
 
 @flow(name="train-on-policy", flow_run_name=run_name, validate_parameters=False)
@@ -21,5 +20,5 @@ def train_on_policy(config: DistillConfig = DEMO) -> Published:
     with tracked(config, "train-on-policy", STAGES) as run:
         prompts = load_prompts(run.config.prompts, run)
         start = start_of_training(base_student(run.config.student), find_champion(run), run)
-        train(start, with_replay(prompts, run.config, run), run.config, run)
+        train(start, prompts, run.config, run)
         return publish(run)

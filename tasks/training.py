@@ -85,11 +85,6 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     check_pair(start, prompts, config, run)
     # Whether the pair was checked makes no other student: it stays out of the key.
     settings = config.on_policy.model_copy(update={"pair_check": "auto"})
-    tools, rules = config.tools, TurnRules.of(config.rollouts)
-    if settings.source == "replay":
-        # Nothing follows the student's single turn, and rewards judge whole trajectories.
-        tools = tools.model_copy(update={"rewards_file": None})
-        rules = rules.model_copy(update={"closing_answer": False, "max_corrections": 0})
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
     inputs: JsonObject = {
@@ -100,11 +95,11 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         "teachers": teacher_identities(settings, default),
         "student": config.student,
         "on_policy": settings,
-        "tools": tools,
+        "tools": config.tools,
         "rewards": None if rewards is None else file_sha256(Path(rewards)),
         "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),
         "system_prompt": config.rollouts.system_prompt,
-        "rules": rules,
+        "rules": TurnRules.of(config.rollouts),
     }
     deployment = config.runtime.training_deployment
     measured: JsonObject = {"held_out": prompts.held_out, "held_out_metadata": prompts.held_out_metadata}

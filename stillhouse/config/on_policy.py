@@ -38,14 +38,10 @@ class OnPolicyConfig(Section):
     """Field that decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
     unrouted: Literal["error", "no_kl"] = "error"
     """Treatment of a prompt without a teacher: fail at the start, or train on rewards alone."""
-    source: Literal["student", "rollouts", "replay"] = later_field("student")
-    """Rollouts to train on: samples of the student as it is at each step; rollouts that it made before the first step
-    and that were scored once, with no teacher meanwhile (Lightning OPD); or single turns of the student, each after a
-    beginning of the teacher's own trajectories, so that no tool runs (ReOPD). `student` first; `rollouts` where the
-    teacher is dear, right after SFT on rollouts of the same teacher; `replay` where no tool can run meanwhile."""
-    replay_decay: float = later_field(0.6, gt=0.0, le=1.0)
-    """Of the source `replay`: by how much each further turn of a trajectory is drawn more rarely. 0.6 is ReOPD's, whose
-    late turns taught less; 1 draws all alike."""
+    source: Literal["student", "rollouts"] = later_field("student")
+    """Rollouts to train on: samples of the student as it is at each step, or rollouts that it made before the first
+    step and that were scored once, with no teacher meanwhile (Lightning OPD). `student` first; `rollouts` where the
+    teacher is dear, right after SFT on rollouts of the same teacher, as the student should not move far."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps. 100 to 200 are what published runs take (Thinking Machines: 150; tinker-cookbook: 200); enough
     when `teacher_kl` falls no more."""
@@ -88,8 +84,7 @@ class OnPolicyConfig(Section):
     """Most tokens of one completion. Raise it where more than a tenth are cut (`truncated_share`): a cut one does not
     show how to end."""
     max_turns: int = Field(default=10, ge=1)
-    """Most completions of one trajectory, in which the student calls the configured tools; as rollouts.max_turns. With
-    the source `replay` it is one, and this is for measurements."""
+    """Most completions of one trajectory, in which the student calls the configured tools; as rollouts.max_turns."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature. Leave it at 1,
     the student's own distribution."""
@@ -228,13 +223,6 @@ class OnPolicyConfig(Section):
             )
         if self.source == "rollouts" and self.max_staleness:
             raise ValueError("on_policy.source `rollouts` samples nothing meanwhile; leave max_staleness out")
-        fields = type(self).model_fields
-        unused = {"reward_coef"} if self.source == "replay" else {"replay_decay"}
-        if set_too := sorted(name for name in unused if getattr(self, name) != fields[name].default):
-            raise ValueError(
-                f"on_policy.source `{self.source}` has no use for {', '.join(set_too)}; leave it out. Under `replay` "
-                "alone the student writes single turns, which no reward judges"
-            )
         if 0 < self.max_staleness < self.updates_per_batch:
             raise ValueError(
                 f"max_staleness = {self.max_staleness} lets nothing be sampled during the num_substeps * num_passes = "

@@ -75,31 +75,3 @@ def test_a_training_with_another_rate_on_recorded_rollouts_samples_and_scores_no
     again = train(2e-3)
     assert again.cached == {"prompts": True, "student_rollouts": True, "on_policy": False}
     assert "16 sampled" in next(row for row in again.summary if row[0] == "student_rollouts")[-1]
-
-
-def test_replay_samples_single_turns_after_the_teachers_beginnings_and_runs_no_tool(
-    tmp_path: Path, smoke_config
-) -> None:
-    from flows.train_on_policy import train_on_policy
-
-    tools = tmp_path / "tools.py"
-    tools.write_text(
-        "from pathlib import Path\nfrom stillhouse.tools import tool\n\n\n"
-        "@tool\ndef calculator(expression: str) -> str:\n"
-        '    """Calculate.\n\n    Args:\n        expression: in whole numbers.\n    """\n'
-        f"    with Path({str(tmp_path / 'ran')!r}).open('a') as ran:\n        print(expression, file=ran)\n"
-        "    return str(eval(expression))\n"
-    )
-    settings = {"tools__builtin": [], "tools__file": str(tools), "on_policy__num_steps": 2}
-    store = tmp_path / "store"
-    first = train_on_policy(smoke_config(store, on_policy__source="replay", **settings))
-    num_ran = len((tmp_path / "ran").read_text().splitlines())
-    assert num_ran > 36, "by the teacher"
-    final = first.students["on_policy"].facts["final"]
-    assert final["on_policy/mean_turns"] == 1.0
-    assert final["on_policy/teacher_kl"] > 0.0
-    states = next(row for row in first.summary if row[0] == "replay")[-1]
-    assert "turns of" in states
-    again = train_on_policy(smoke_config(store, on_policy__source="replay", on_policy__learning_rate=1e-3, **settings))
-    assert [name for name, cached in again.cached.items() if not cached] == ["on_policy"]
-    assert len((tmp_path / "ran").read_text().splitlines()) == num_ran

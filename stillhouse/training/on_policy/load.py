@@ -159,9 +159,6 @@ def load_maker(
     failure_budget = job.runtime.failure_budget if config.reward_coef > 0.0 else 1.0
     rewards = resources.enter_context(RewardScorer(job.tools, failure_budget))
     settings = SamplingSettings.of(config, ranks.broadcast(teachers.num_best))
-    if config.source == "replay":
-        # The calls of a last turn are not run.
-        settings = replace(settings, max_turns=1)
     sampler = load_sampler(job, settings, student, metadata, max_context, toolbox)
     used = fitting(prompts, metadata, sampler, config)
     source = RolloutSource(

@@ -65,8 +65,6 @@ EXACT = {"algorithm": "divergence"}
         ({"teachers": [{"name": "e", "kind": "ema"}]}, "ema_decay"),
         ({"teachers": [{**NEAR[0], "top_k": 5}]}, "whole vocabulary.*top_k"),
         ({"source": "rollouts", "max_staleness": 1}, "max_staleness"),
-        ({"source": "replay", "algorithm": "mixed", "group_size": 4}, "reward_coef"),
-        ({"replay_decay": 0.5}, "replay_decay"),
         ({"num_passes": 2, "max_staleness": 1}, "max_staleness"),
         ({"source": "rollouts", **EXACT}, "on_policy.teachers.*`top_k`"),
         (
