@@ -22,7 +22,10 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
         stop_reasons[trajectory.stop_reason] += 1
         if trajectory.error is not None:
             errors[trajectory.error["kind"]] += 1
-        num_tool_calls += sum(len(message.get("tool_calls") or ()) for message in trajectory.messages)
+        answers = [message for message in trajectory.messages if message["role"] == "assistant"]
+        # Prompts may bring some of a history.
+        sampled = answers[len(answers) - len(trajectory.turns) :]
+        num_tool_calls += sum(len(message.get("tool_calls") or ()) for message in sampled)
         for turn in trajectory.turns:
             num_turns += 1
             prompt_tokens += turn.usage.get("prompt_tokens", 0)

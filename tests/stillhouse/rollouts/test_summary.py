@@ -1,5 +1,5 @@
 from stillhouse.rollouts.summary import add_up, summarise
-from stillhouse.types import StopReason, TokenUsage, Trajectory, Turn
+from stillhouse.types import Message, StopReason, TokenUsage, ToolCall, Trajectory, Turn
 
 
 def trajectory(
@@ -19,6 +19,15 @@ def test_tokens_turns_and_endings_are_counted() -> None:
     assert facts["stop_reasons"] == {"answered": 1, "error": 1}
     assert facts["errors"] == {"stall": 1}
     assert facts["cost_usd"] == 0.75
+
+
+def test_calls_that_prompts_bring_are_not_the_models() -> None:
+    call: ToolCall = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer: Message = {"role": "assistant", "tool_calls": [call, call]}
+    messages: list[Message] = [answer, {"role": "user", "content": "q"}, answer]
+    turns = [Turn("stop", {}, 0.5, "m")]
+    rows = [Trajectory("k", "p", 0, messages, [], sampled, StopReason.ANSWERED, "m") for sampled in (turns, [])]
+    assert [summarise([row])["tool_calls"] for row in rows] == [2, 0]
 
 
 def test_the_part_of_the_cost_that_is_by_a_price_is_estimated() -> None:
