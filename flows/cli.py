@@ -102,7 +102,8 @@ def sft(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command("on-policy")
 def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
     """Distil on what the student itself samples, starting from student.model."""
-    _run("flows.train_on_policy:train_on_policy", config, config_in(config, overrides or ()))
+    read = config_in(config, overrides or (), writes=False)
+    _run("flows.train_on_policy:train_on_policy", config, read)
 
 
 @app.command()

@@ -73,9 +73,12 @@ def scoring_config(source: Path, options: Mapping[str, object], overrides: Seque
     return _checked(config)
 
 
-def config_in(path: Path, overrides: Sequence[str]) -> DistillConfig:
-    """Return the config in a file; raise ConfigError as `load_config`, or if it names no models that fit."""
-    return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ")
+def config_in(path: Path, overrides: Sequence[str], *, writes: bool = True) -> DistillConfig:
+    """Return the config in a file, whose teacher `writes` or only scores.
+
+    Raises ConfigError as `load_config`, or if it names no models that fit.
+    """
+    return _checked(addressed(partial(load_config, path), overrides), origin=f"{path}: ", writes=writes)
 
 
 def addressed(read: Callable[[Sequence[str]], DistillConfig], overrides: Sequence[str]) -> DistillConfig:
@@ -90,11 +93,13 @@ def _checked(
     remedy: str = "Set teacher.model (-m) and, for an endpoint, teacher.base_url",
     *,
     origin: str = "",
+    writes: bool = True,
 ) -> DistillConfig:
     """Return the config; raise ConfigError unless its models fit and the user's own prompts have the user's teacher."""
     asks_nobody = config.rollouts.trajectories_file is not None or config.sft.dataset_weight == 0.0
     sources = [*config.prompts.sources.values()] or [config.prompts.source]
     own = [source for source in sources if not source.startswith("embedded:")]
+    asks_nobody = asks_nobody if writes else not config.default_teacher_scores
     if own and not asks_nobody and "model" not in config.teacher.model_fields_set:
         raise ConfigError(f"{origin}no teacher is named for {own[0]}. {remedy}")
     refs = {"student.model": config.student.model, "on_policy.teacher": config.on_policy.teacher or ""}

@@ -62,7 +62,7 @@ class DistillConfig(Section):
     @model_validator(mode="after")
     def _on_policy_has_a_teacher_that_scores(self) -> Self:
         on_policy = self.on_policy
-        if on_policy.enabled and self._default_teacher_scores and self.teacher.base_url is not None:
+        if on_policy.enabled and self.default_teacher_scores and self.teacher.base_url is not None:
             raise WrongSetting(
                 f"on_policy.teacher is not set and the teacher {self.teacher.model!r} is behind "
                 f"{self.teacher.base_url}: on-policy distillation needs the teacher's log-probability of tokens the "
@@ -72,7 +72,7 @@ class DistillConfig(Section):
                 code="no-scores",
             )
         refusals = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
-        if on_policy.enabled and self._default_teacher_scores:
+        if on_policy.enabled and self.default_teacher_scores:
             refusals["teacher.model"] = cannot_score(self.teacher.model)
         for teacher in on_policy.teachers:
             refusal = cannot_score(teacher.model or "") or cannot_score_at(teacher.base_url or "")
@@ -185,7 +185,7 @@ class DistillConfig(Section):
         return self
 
     @property
-    def _default_teacher_scores(self) -> bool:
+    def default_teacher_scores(self) -> bool:
         """Return whether on-policy distillation falls back on the teacher of the rollouts."""
         on_policy = self.on_policy
         return on_policy.needs_teacher and on_policy.teacher is None and not on_policy.teachers

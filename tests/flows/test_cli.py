@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.verbs.run_config import config_in
+from stillhouse.errors import ConfigError
+
 VERBS = [
     *("distill", "generate", "sft", "on-policy", "evaluate"),
-    *("init", "test", "plan", "view", "convert", "export", "publish", "serve", "doctor", "send-tracking"),
+    *("init", "test", "plan", "view", "convert", "export", "publish", "certify", "serve", "doctor", "send-tracking"),
 ]
 WRONG = "sft:\n  lerning_rate: 1.0e-4\n  num_epochs: 0\n"
 EXPLAINED = [
@@ -54,3 +57,14 @@ def test_every_verb_refuses_a_wrong_config_alike(shell, tmp_path: Path, verb: st
     assert code == 2
     assert sorted(output.splitlines()) == sorted(EXPLAINED)
     assert list(tmp_path.iterdir()) == [tmp_path / "wrong.yaml"]
+
+
+def test_on_policy_from_rewards_alone_asks_for_no_teacher(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "prompts: {source: prompts.jsonl, verifier: numeric}\n"
+        "on_policy: {enabled: true, algorithm: rewards, group_size: 2}\n"
+    )
+    assert config_in(config, (), writes=False).on_policy.algorithm == "rewards"
+    with pytest.raises(ConfigError, match="no teacher is named"):
+        config_in(config, ())

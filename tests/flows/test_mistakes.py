@@ -56,6 +56,11 @@ MISTAKES = [
     ("distill good.yaml --set student.model=embedded:studnt", "", "student.model: 'embedded:studnt'"),
     # The config.
     ("distill wrong.yaml", "prompts: {source: prompts.jsonl}\n", "wrong.yaml: no teacher is named for prompts.jsonl"),
+    (
+        "on-policy wrong.yaml",
+        "prompts: {source: prompts.jsonl}\non_policy: {enabled: true}\n",
+        "wrong.yaml: no teacher is named for prompts.jsonl",
+    ),
     ("distill wrong.yaml", "learning_rate: 1.0e-4\n", "did you mean 'sft.learning_rate' or 'on_policy.learning_rate'?"),
     ("distill wrong.yaml", "sft: {lerning_rate: 1.0e-4}\n", "did you mean 'learning_rate'?"),
     ("distill wrong.yaml", "sft: {lora_rank: 8}\n", "did you mean 'student.lora_rank'?"),
