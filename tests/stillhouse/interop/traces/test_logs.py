@@ -188,10 +188,13 @@ def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
         # It asks for prices of models over the network otherwise.
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        before = mlflow.get_tracking_uri()
+        # MLflow sets them, for its subprocesses.
+        patch.setenv("MLFLOW_TRACKING_URI", "")
+        patch.setenv("MLFLOW_EXPERIMENT_ID", "")
         mlflow.set_tracking_uri(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
         yield mlflow
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)
+        mlflow.tracking.fluent._active_experiment_id = None
 
 
 @pytest.mark.parametrize("is_table", [False, True], ids=["to_json", "search_traces"])
