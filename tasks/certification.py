@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from stillhouse.chat.refs import GENERATION_FILE, gguf_in, model_identity
 from stillhouse.config import DistillConfig, RuntimeConfig
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.evaluation.comparison import prompt_values
 from stillhouse.evaluation.paired import paired_difference
 from stillhouse.evaluation.sampling import evaluation_rollouts
@@ -192,6 +192,8 @@ def _scaled(student: Path, factor: float) -> Iterator[Path]:
 @contextmanager
 def as_folder(form: Path, student: Path) -> Iterator[Path]:
     """Yield a form as a folder: a GGUF file beside the student's tokenizer, with which messages become tokens."""
+    if not form.exists():
+        raise ConfigError(f"{form}: there is no such file or folder; expected a GGUF file, or a folder of weights")
     if form.is_dir():
         yield form
         return

