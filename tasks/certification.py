@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
@@ -19,6 +20,7 @@ from stillhouse.evaluation.paired import paired_difference
 from stillhouse.evaluation.sampling import evaluation_rollouts
 from stillhouse.inference.local_server import served_model
 from stillhouse.inference.scoring.scores import SequenceScores
+from stillhouse.inference.vllm.environment import vllm_python, vllm_version
 from stillhouse.publishing.agreement import agreement, score
 from stillhouse.publishing.certificate import (
     Certificate,
@@ -29,7 +31,7 @@ from stillhouse.publishing.certificate import (
     prompt_checks,
     token_checks,
 )
-from stillhouse.publishing.facts import facts_of
+from stillhouse.publishing.facts import MAX_KL, facts_of, max_kl
 from stillhouse.publishing.rendering import compare_prompts
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.store.records import read_metadata, read_prompts
@@ -68,7 +70,7 @@ class Subject:
                 "student by its run, one that held prompts out (prompts.held_out_fraction)"
             )
         config = DistillConfig.model_validate(run.config)
-        greedy = config.evaluation.model_copy(update={"temperature": 0.0, "num_samples": 1, "max_prompts": num_prompts})
+        greedy = config.evaluation.model_copy(update={"temperature": 0.0, "num_samples": 1})
         rows = list(read_prompts(prompts_file(held_out[0])))[:num_prompts]
         return cls(
             folder.absolute(),
@@ -132,17 +134,21 @@ def certify(subject: Subject, form: Path, engine: Engine) -> Certificate:
     facts = (facts_of(folder, ends_of(subject.folder)) for folder in (subject.folder, form))
     checks = [*fact_checks(*facts), *prompt_checks(compare_prompts(subject.folder, form, subject.trajectories))]
     if not any(check.problem for check in checks):
-        checks += _computed(subject, form, engine, "f32" if gguf is None else gguf.stem.rpartition("-")[2])
-    runtime = "llama.cpp" if gguf else engine
-    return Certificate(
-        model_identity(str(subject.folder)), form.name if gguf is None else gguf.name, runtime, tuple(checks)
-    )
+        checks += _computed(subject, form, engine, max_kl=MAX_KL if gguf is None else max_kl(gguf))
+    student, name = model_identity(str(subject.folder)), (gguf or form).name
+    return Certificate(student, name, _runtime(subject, "llama-cpp-python" if gguf else engine), tuple(checks))
 
 
-def _computed(subject: Subject, form: Path, engine: Engine, weights: str) -> Iterator[Check]:
+def _runtime(subject: Subject, package: str) -> str:
+    """Return the package that runs a form, with its version."""
+    python = vllm_python(subject.runtime("vllm")) if package == "vllm" else None
+    return f"{package} {version(package) if python is None else vllm_version(python)}"
+
+
+def _computed(subject: Subject, form: Path, engine: Engine, *, max_kl: float) -> Iterator[Check]:
     seen = subject.scores(form, engine)
     found = agreement(subject.own_scores, seen)
-    yield from token_checks(found, weights, partial(_cause, subject, seen, found.kl))
+    yield from token_checks(found, max_kl, partial(_cause, subject, seen, found.kl))
     trajectories = subject.sampled(form, engine)
     pairs = list(zip(subject.trajectories, trajectories, strict=True))
     yield answer_check(sum(a.messages == b.messages for a, b in pairs), len(pairs))

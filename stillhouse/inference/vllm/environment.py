@@ -46,7 +46,7 @@ def vllm_python(runtime: RuntimeConfig) -> Path | None:
         return None
     else:
         raise ConfigError(f"vLLM has no environment at {made}; {_REMEDY}")
-    version = _version(python)
+    version = vllm_version(python)
     if tuple(map(int, version.split(".")[:2])) < _FIRST_VERSION:
         expected = ".".join(map(str, _FIRST_VERSION))
         raise ConfigError(f"{python} has vLLM {version}, expected {expected} or later; {_REMEDY}")
@@ -67,7 +67,7 @@ def python_for_teacher(settings: OnPolicyTeacher, runtime: RuntimeConfig) -> Pat
 
 
 @lru_cache
-def _version(python: Path) -> str:
+def vllm_version(python: Path) -> str:
     code = "import importlib.metadata as m; print(m.version('vllm'))"
     asked = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
     version = asked.stdout.strip()
