@@ -57,7 +57,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         teacher=config.teacher if model.name == "teacher" else None,
         prompts=prompts.held_out,
         metadata=prompts.held_out_metadata,
-        evaluation=config.evaluation,
+        evaluation=config.evaluation.model_copy(update={"suites": ()}),  # which are stages of their own
         scorer=None if model.name == "teacher" else student_scorer(config),
         tools=config.tools,
         rewards_sha256=rewards_digest(config.tools),

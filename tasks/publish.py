@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from stillhouse.config import DistillConfig
+from stillhouse.config.suites import SUITE_PREFIX
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.budget import forget_budgets
@@ -307,6 +308,9 @@ def _log_to_mlflow(run: Run, published: Published) -> None:
         elif name == COMPARISON.name:
             # Its facts already start with the names of models.
             record.log_metrics(_numbers(result.facts, ""))
+        elif name.startswith(SUITE_PREFIX):
+            figure, _, model = name.rpartition(" of ")
+            record.log_metrics(_numbers(result.facts, f"{model}/{figure}/"))
     record.log_artifact(Path(published.report), "report")
     log_conversations(run)
 

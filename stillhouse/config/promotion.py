@@ -53,10 +53,10 @@ class PromotionConfig(Section):
     level: float = Field(default=0.05, gt=0.0, lt=0.5)
     """Largest one-sided p of the paired test: the chance, over all students, of promoting one that is no better. A tag
     on which the student is worse by a p below it blocks the promotion."""
-    no_worse: dict[Metric, Annotated[float, Field(ge=0.0)]] = {}
-    """Metrics on which the student may not be worse, with the largest decline that the confidence interval may reach,
-    in the metric's unit: `accuracy: 0.02` is two points. Fewer tokens and truncated answers are better, of all others
-    more."""
+    no_worse: dict[str, Annotated[float, Field(ge=0.0)]] = {}
+    """Metrics, and `suite NAME` of `evaluation.suites`, on which the student may not be worse, with the largest decline
+    that the confidence interval may reach, in the metric's unit: `accuracy: 0.02` is two points. Fewer tokens
+    and truncated answers are better, of all others more."""
     min_prompts: int = Field(default=100, ge=1)
     """Fewest held-out prompts with a value of `metric` for both models. Chance can hide a lead of 10 points on 100
     prompts, of 3 on 1,000."""

@@ -1,18 +1,19 @@
 """The whole config: the body of a YAML file, the parameter of a flow, the form in Prefect."""
 
-from typing import Final, Self
+from typing import Final, Self, get_args
 
 from pydantic import model_validator
 
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
+from stillhouse.config.promotion import ApprovalConfig, Metric, PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.runtime import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.secrets import addresses_with_secrets, holds_key, keys_in_body
 from stillhouse.config.section import Section
 from stillhouse.config.self_training import SelfTrainingConfig
+from stillhouse.config.suites import SUITE_PREFIX, parse_suite
 from stillhouse.config.training import SftConfig, StudentConfig, TrainerConfig
 from stillhouse.errors import WrongSetting
 from stillhouse.sellers import cannot_score, cannot_score_at
@@ -182,6 +183,14 @@ class DistillConfig(Section):
                 "promotion.metric is `reward`, but tools.rewards_file names no file of rewards; name one, or compare "
                 "by `accuracy`"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _no_worse_is_measured(self) -> Self:
+        measured = [*get_args(Metric), *(SUITE_PREFIX + parse_suite(text).name for text in self.evaluation.suites)]
+        if unknown := [name for name in self.promotion.no_worse if name not in measured]:
+            expected = f"expected {', '.join(measured)}; a suite of evaluation.suites is named `suite TASK`"
+            raise ValueError(f"promotion.no_worse names {', '.join(unknown)}, which nothing measures; {expected}")
         return self
 
     @property

@@ -6,7 +6,8 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section
+from stillhouse.config.section import Section, later_field
+from stillhouse.config.suites import Suites
 from stillhouse.errors import WrongSetting
 
 
@@ -32,6 +33,9 @@ class EvaluationConfig(Section):
     """Most completions of one trajectory; as rollouts.max_turns."""
     seed: int = 1
     """Seed from which each request's own seed is derived; another measures again with other samples."""
+    suites: Suites = later_field(())
+    """Tasks of inspect_ai (the extra `suites`) on which every model is measured as well: `FILE.py:task` of your own, or
+    `inspect:NAME` of a package's. Temperature 0, `max_tokens` and `seed` apply where a task sets none."""
 
 
 class TrackingConfig(Section):

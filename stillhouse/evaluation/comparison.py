@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.config.promotion import Metric
 from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.evaluation.paired import Difference, paired_difference
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import INFRASTRUCTURE_STOPS, examine_trajectory
 
-LOWER_IS_BETTER: Final[frozenset[Metric]] = frozenset({"mean_completion_tokens", "truncated_share"})
-_DECIDING: Final[tuple[Metric, ...]] = ("accuracy", "reward")
+LOWER_IS_BETTER: Final[frozenset[str]] = frozenset({"mean_completion_tokens", "truncated_share"})
+_DECIDING: Final[tuple[str, ...]] = ("accuracy", "reward")
 
-Values = Mapping[Metric, Mapping[str, float]]
+Values = Mapping[str, Mapping[str, float]]
 """A model's values by metric and prompt id."""
 
 
@@ -25,7 +24,8 @@ class MetricComparison:
     """One metric of one model against the reference: a line of the comparison."""
 
     model: str
-    metric: Metric
+    metric: str
+    """One of `promotion.Metric`, or a suite."""
     tag: str | None
     """Tag of the prompts; None for all prompts."""
     difference: Difference
@@ -81,7 +81,7 @@ def prompt_values(
 
     `rewards` are totals by rollout key; empty where the run has none.
     """
-    grouped: defaultdict[Metric, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grouped: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trajectory in trajectories:
         if trajectory.stop_reason in INFRASTRUCTURE_STOPS:
             continue
@@ -115,14 +115,14 @@ def compare_models(
     return lines
 
 
-def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:
+def line_of(lines: Sequence[MetricComparison], model: str, metric: str) -> MetricComparison | None:
     """Return the line of a model and a metric over all prompts; None where they share no prompt with a value."""
     return next((line for line in lines if (line.model, line.metric, line.tag) == (model, metric, None)), None)
 
 
 def _values(
     trajectory: Trajectory, metadata: Mapping[str, PromptMetadata], rewards: Mapping[str, float | None]
-) -> dict[Metric, float | None]:
+) -> dict[str, float | None]:
     totals = totals_of(trajectory)
     num_calls = totals.num_tool_results
     return {

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.config.promotion import Metric, PromotionConfig
+from stillhouse.config.promotion import PromotionConfig
 from stillhouse.evaluation.comparison import MetricComparison, line_of
 
-_UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
+_UNITS: Final[dict[str, tuple[str, float, int]]] = {
     "accuracy": ("%", 100.0, 1),
     "reward": ("", 1.0, 3),
     "mean_completion_tokens": ("", 1.0, 1),
@@ -119,7 +119,7 @@ def _is_better(line: MetricComparison, reference: str, level: float) -> tuple[bo
 def _describe(line: MetricComparison) -> str:
     """Return a line of a comparison in words, without the models' names."""
     result = line.difference
-    sign, scale, places = _UNITS[line.metric]
+    sign, scale, places = _UNITS.get(line.metric, _UNITS["accuracy"])
     mean, reference = (f"{scale * value:.{places}f}" for value in (result.mean, result.reference))
     difference, low, high = (f"{scale * value:+.{places}f}" for value in (result.difference, result.low, result.high))
     points = " points" if sign == "%" else sign

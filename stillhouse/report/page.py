@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 
+from stillhouse.config.suites import SUITE_PREFIX
 from stillhouse.report.conversation import SampleTrajectory
 from stillhouse.report.data import USAGE, ReportData, StageSummary
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
@@ -126,11 +127,12 @@ def overall_lines(rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Return lines over all prompts by metric, without metrics on which the models are equal for every prompt."""
     overall = [row for row in rows if row["tag"] is None]
     differing = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
+    suites = {row["metric"]: row["metric"] for row in overall if row["metric"].startswith(SUITE_PREFIX)}
     return _lines(
         (label, row)
-        for metric, label in _LABELS.items()
+        for metric, label in {**_LABELS, **suites}.items()
         for row in overall
-        if row["metric"] == metric and metric in {*differing, "accuracy"}
+        if row["metric"] == metric and metric in {*differing, *suites, "accuracy"}
     )
 
 
@@ -156,7 +158,7 @@ def _line(row: JsonObject) -> JsonObject:
 
     `sign` is `right` or `wrong` if the interval shows that the model is better or worse, else empty.
     """
-    is_share = row["metric"] in _SHARES
+    is_share = row["metric"] in _SHARES or row["metric"].startswith(SUITE_PREFIX)
     places = 2 if row["metric"] == "reward" else 1
     scale = 100.0 if is_share else 1.0
     value, reference = (

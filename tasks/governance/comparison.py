@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
+from stillhouse.config.suites import SUITE_PREFIX
 from stillhouse.evaluation.comparison import MetricComparison, compare_models, prompt_values
 from stillhouse.evaluation.measure import reward_totals
 from stillhouse.store import digest
@@ -23,9 +24,10 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.stage import Stage
 from tasks.sampling import TRAJECTORIES_FILE
+from tasks.suites import SUITE, measure_on_suites, suite_scores
 
 COMPARISON = Stage("comparison", version=2, result="against {reference}")
-COMPARISON_STAGES: Final = (EVALUATION, COMPARISON)
+COMPARISON_STAGES: Final = (EVALUATION, SUITE, COMPARISON)
 LINES_FILE: Final = "comparison.jsonl"
 _LINES: Final = TypeAdapter(list[MetricComparison])
 
@@ -54,6 +56,7 @@ def compare(
     reference = base if champion is None else champion.model
     models = [base, *champions, *students, teacher_model(run.config.teacher)]
     evaluations = [evaluate(model, prompts, run.config, run) for model in models]
+    on_suites = [measure_on_suites(model, run) for model in models]
     artifact: Artifact = call_stage(
         COMPARISON,
         run,
@@ -63,6 +66,8 @@ def compare(
         metadata=prompts.held_out_metadata,
         tools=run.config.tools if run.config.tools.rewards_file else None,
         rewards_sha256=rewards_digest(run.config.tools),
+        # Keys of comparisons without suites stay.
+        **cast(Any, {"suites": on_suites} if any(on_suites) else {}),
     )
     figures = {model.name: evaluation.facts for model, evaluation in zip(models, evaluations, strict=True)}
     return ComparedModels(reference, champion, students, read_lines(artifact), figures)
@@ -78,18 +83,19 @@ def comparison_task(
     rewards_sha256: str | None,
     key: str,
     context: RunContext,
+    suites: list[list[Artifact]] | None = None,
 ) -> Artifact:
     """Verify the answers of each model, and compare it with the reference on the prompts that both answered."""
     prompt_metadata = read_metadata(metadata_file(metadata))
     values = {}
-    for name, evaluation in zip(models, evaluations, strict=True):
+    for name, evaluation, on_suites in zip(models, evaluations, suites or [[]] * len(models), strict=True):
         trajectories = list(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE))
         rewards = {}
         if tools is not None:
             reward_set = RewardSet.from_config(tools)
             rewards = run_until_done(reward_totals(trajectories, prompt_metadata, reward_set))
             reward_set.failures.check(tools.rewards_file, context.runtime.failure_budget)
-        values[name] = prompt_values(trajectories, prompt_metadata, rewards)
+        values[name] = {**prompt_values(trajectories, prompt_metadata, rewards), **suite_scores(on_suites)}
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags)
     facts: JsonObject = {"reference": reference, **_figures(lines)}
@@ -100,7 +106,7 @@ def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
     """Return the metrics of a comparison over all prompts."""
     facts: JsonObject = {}
     for line in lines:
-        if line.tag is None and line.metric in ("accuracy", "reward"):
+        if line.tag is None and line.metric.startswith(("accuracy", "reward", SUITE_PREFIX)):
             name = f"{line.model}/{line.metric}"
             facts |= {f"{name}_difference": line.difference.difference, f"{name}_p": line.p}
     return facts

@@ -16,6 +16,7 @@ import prefect.runtime
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig
 from stillhouse.errors import ConfigError
 from stillhouse.evaluation.promotion import Decision
+from stillhouse.evaluation.suites import source_of
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
@@ -198,6 +199,8 @@ def start_flow(config: DistillConfig | JsonObject, name: str, stages: Sequence[S
             f"runtime.refresh: {', '.join(unknown)}: no stage of the flow {name}; expected one of {', '.join(names)}"
         )
     find_keys(variables := variables_of(config))
+    for suite in config.evaluation.suites if "suite" in names else ():
+        source_of(suite)  # A package that is missing is told before a teacher is paid.
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make(config.runtime.store_mode)
     if store.remote is not None:

@@ -1,0 +1,99 @@
+"""Tasks of inspect_ai: what one is made of, its run against a model that is served, and its log.
+
+`python -m stillhouse.evaluation.suites REQUEST` is that run, in a process of its own: no other imports inspect_ai.
+"""
+
+import asyncio
+import json
+import math
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from stillhouse.config.suites import parse_suite
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.types import JsonObject
+
+_OUTPUT_FILE: Final = "output.txt"
+SuiteLog = tuple[dict[str, float], list[str], JsonObject]
+"""Scores from 0 to 1 by sample; why others have none; tokens, the scorer's name, and its figures by inspect_ai."""
+
+
+def source_of(suite: str) -> JsonObject:
+    """Return the versions of a suite's packages and its file's SHA-256; raise ConfigError if one of them is missing."""
+    file, name = parse_suite(suite)
+    try:
+        versions = {package: version(package) for package in ("inspect_ai", *name.split("/")[:-1])}
+        return {"sha256": None if file is None else file_sha256(Path(file)), **versions}
+    except PackageNotFoundError as error:
+        missing = f"evaluation.suites: {suite} needs the package {error.name}: pip install {error.name}"
+        raise ConfigError(missing) from error
+    except OSError as error:
+        raise ConfigError(f"evaluation.suites: {suite}: {error}; expected a file below {Path.cwd()}") from error
+
+
+async def run_suite(suite: str, request: JsonObject, api_key: str) -> SuiteLog:
+    """Return what inspect_ai finds, whose log goes to the request's `folder`. A cancelled wait ends its process.
+
+    Raises InputError if the task cannot be run, or does not score from 0 to 1.
+    """
+    file, name = parse_suite(suite)
+    task = name if file is None else f"{file}@{name}"
+    arguments, variables = [json.dumps({**request, "task": task})], {"STILLHOUSE_API_KEY": api_key or "none"}
+    with GuardedProcess("stillhouse.evaluation.suites", arguments, variables) as process:
+        await asyncio.to_thread(process.wait)
+    try:
+        return read_log(Path(request["folder"]))
+    except InputError as error:
+        raise InputError(
+            f"evaluation.suites: {suite}: {error}. Its data set, or the network to fetch it, may be missing: once "
+            f"`inspect eval {task} --model mockllm/model` runs, run the same command again"
+        ) from error
+
+
+def read_log(folder: Path) -> SuiteLog:
+    """Read the log in a folder by its first scorer, of several values by the first; raise InputError without scores."""
+    path = next(folder.glob("*.json"), None)
+    if path is None:
+        said = (folder / _OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip()
+        raise InputError(said.split("\n")[-1] or "inspect_ai was killed")
+    log = json.loads(path.read_text(encoding="utf-8"))
+    if log["status"] != "success" or not log["results"]["scores"]:
+        raise InputError((log.get("error") or {}).get("message", "the task has no scorer"))
+    scorer, scores = log["results"]["scores"][0], {}
+    for sample in next(each["samples"] for each in log["reductions"] or () if each["scorer"] == scorer["scorer"]):
+        value = sample["value"]
+        value = next(iter(value.values())) if isinstance(value, dict) else value
+        if not isinstance(value, int | float) or not (math.isnan(value) or 0.0 <= value <= 1.0):
+            raise InputError(f"sample {sample['sample_id']} is scored {value!r}, expected 0 to 1: take another scorer")
+        if not math.isnan(value):
+            scores[str(sample["sample_id"])] = float(value)
+    errors = {str(sample["id"]): sample.get("error") or {} for sample in log["samples"]}
+    failures = [errors[sample].get("message", "the scorer gave no score") for sample in errors if sample not in scores]
+    usage = log["stats"]["model_usage"].get(log["eval"]["model"], {})
+    tokens = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
+    reported = {name: figure["value"] for name, figure in scorer["metrics"].items()}
+    return scores, failures, {**tokens, "scorer": scorer["name"], "reported": reported}
+
+
+def _main(text: str) -> None:
+    request = json.loads(text)
+    output = os.open(Path(request["folder"]) / _OUTPUT_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    from inspect_ai import eval as evaluate
+    from inspect_ai.model import GenerateConfig, get_model
+
+    # A model's config gives way to what the task sets. The key is in STILLHOUSE_API_KEY: `ps` lists arguments.
+    config, name = GenerateConfig(**request["settings"]), f"openai-api/stillhouse/{request['model']}"
+    model = get_model(name, base_url=request["base_url"], config=config)
+    shown: Any = {"log_dir": request["folder"], "log_format": "json", "display": "none", "ctl_server": False}
+    evaluate(request["task"], model=model, fail_on_error=False, **shown)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
