@@ -26,8 +26,10 @@ SuiteLog = tuple[dict[str, float], list[str], JsonObject]
 def source_of(suite: str) -> JsonObject:
     """Return the versions of a suite's packages and its file's SHA-256; raise ConfigError if one of them is missing."""
     file, name = parse_suite(suite)
+    # inspect_ai itself runs tasks of data sets on Hugging Face, `hf/OWNER/NAME`.
+    registered_by = [name.partition("/")[0]] if "/" in name and not name.startswith("hf/") else []
     try:
-        versions = {package: version(package) for package in ("inspect_ai", *name.split("/")[:-1])}
+        versions = {package: version(package) for package in ("inspect_ai", *registered_by)}
         return {"sha256": None if file is None else file_sha256(Path(file)), **versions}
     except PackageNotFoundError as error:
         missing = f"evaluation.suites: {suite} needs the package {error.name}: pip install {error.name}"
@@ -50,8 +52,8 @@ async def run_suite(suite: str, request: JsonObject, api_key: str) -> SuiteLog:
         return read_log(Path(request["folder"]))
     except InputError as error:
         raise InputError(
-            f"evaluation.suites: {suite}: {error}. Its data set, or the network to fetch it, may be missing: once "
-            f"`inspect eval {task} --model mockllm/model` runs, run the same command again"
+            f"evaluation.suites: {suite}: {error}. Run the same command again once `inspect eval {task} --model "
+            "mockllm/model` gives scores from 0 to 1 here, with the packages, data sets and network that it needs"
         ) from error
 
 
@@ -60,7 +62,7 @@ def read_log(folder: Path) -> SuiteLog:
     path = next(folder.glob("*.json"), None)
     if path is None:
         said = (folder / _OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip()
-        raise InputError(said.split("\n")[-1] or "inspect_ai was killed")
+        raise InputError(said.split("\n")[-1] or "inspect_ai left no log, as without such a task")
     log = json.loads(path.read_text(encoding="utf-8"))
     if log["status"] != "success" or not log["results"]["scores"]:
         raise InputError((log.get("error") or {}).get("message", "the task has no scorer"))
@@ -69,7 +71,7 @@ def read_log(folder: Path) -> SuiteLog:
         value = sample["value"]
         value = next(iter(value.values())) if isinstance(value, dict) else value
         if not isinstance(value, int | float) or not (math.isnan(value) or 0.0 <= value <= 1.0):
-            raise InputError(f"sample {sample['sample_id']} is scored {value!r}, expected 0 to 1: take another scorer")
+            raise InputError(f"sample {sample['sample_id']} is scored {value!r}, expected 0 to 1")
         if not math.isnan(value):
             scores[str(sample["sample_id"])] = float(value)
     errors = {str(sample["id"]): sample.get("error") or {} for sample in log["samples"]}

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stillhouse.config.promotion import Metric, PromotionConfig
+from stillhouse.config.promotion import PromotionConfig
 from stillhouse.evaluation.comparison import MetricComparison
 from stillhouse.evaluation.paired import Difference
 from stillhouse.evaluation.promotion import decide
@@ -12,7 +12,7 @@ RULE = PromotionConfig(enabled=True)
 
 
 def line(
-    model: str = "sft", metric: Metric = "accuracy", tag: str | None = None, *, difference: float = 0.1,
+    model: str = "sft", metric: str = "accuracy", tag: str | None = None, *, difference: float = 0.1,
     half: float = 0.05, p_higher: float = 0.001, p_lower: float = 0.999, num_prompts: int = 200,
 ) -> MetricComparison:  # fmt: skip
     low, high = difference - half, difference + half
@@ -46,6 +46,11 @@ def test_a_student_that_is_better_by_more_than_noise_is_promoted_and_the_reason_
             [line(), line(metric="truncated_share", difference=0.02, half=0.02)],
             {"no_worse": {"truncated_share": 0.03}},
             "sft may be worse by more than the margin of 0.03: truncated share 62.0% against 60.0%",
+        ),
+        (
+            [line(), line(metric="suite stock", difference=-0.04, half=0.06)],
+            {"no_worse": {"suite stock": 0.05}},
+            "sft may be worse by more than the margin of 0.05: suite stock 56.0% against 60.0%",
         ),
         (
             [line()],
