@@ -39,7 +39,6 @@ def measure_on_suites(model: Model, run: Run) -> list[Artifact]:
     address = None if teacher is None else teacher.base_url
     if address is not None and not is_own_address(address):
         return []
-    # For what a task leaves open.
     settings = {"temperature": 0.0, "max_tokens": config.evaluation.max_tokens, "seed": config.evaluation.seed}
     return [
         call_stage_on(

@@ -16,7 +16,7 @@ LOWER_IS_BETTER: Final[frozenset[str]] = frozenset({"mean_completion_tokens", "t
 _DECIDING: Final[tuple[str, ...]] = ("accuracy", "reward")
 
 Values = Mapping[str, Mapping[str, float]]
-"""A model's values by metric and prompt id."""
+"""A model's values by metric and prompt id, or by suite and sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class MetricComparison:
 
     model: str
     metric: str
-    """One of `promotion.Metric`, or a suite."""
     tag: str | None
     """Tag of the prompts; None for all prompts."""
     difference: Difference

@@ -1,7 +1,4 @@
-"""Tasks of inspect_ai: what one is made of, its run against a model that is served, and its log.
-
-`python -m stillhouse.evaluation.suites REQUEST` is that run, in a process of its own: no other imports inspect_ai.
-"""
+"""Tasks of inspect_ai: what one is made of, its run against a model that is served, and its log."""
 
 import asyncio
 import json
@@ -32,8 +29,9 @@ def source_of(suite: str) -> JsonObject:
         versions = {package: version(package) for package in ("inspect_ai", *registered_by)}
         return {"sha256": None if file is None else file_sha256(Path(file)), **versions}
     except PackageNotFoundError as error:
-        missing = f"evaluation.suites: {suite} needs the package {error.name}: pip install {error.name}"
-        raise ConfigError(missing) from error
+        raise ConfigError(
+            f"evaluation.suites: {suite} needs the package {error.name}: pip install {error.name}"
+        ) from error
     except OSError as error:
         raise ConfigError(f"evaluation.suites: {suite}: {error}; expected a file below {Path.cwd()}") from error
 
@@ -83,6 +81,7 @@ def read_log(folder: Path) -> SuiteLog:
 
 
 def _main(text: str) -> None:
+    """Run the task of a request in this process, the only one that imports inspect_ai."""
     request = json.loads(text)
     output = os.open(Path(request["folder"]) / _OUTPUT_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(output, 1)

@@ -66,8 +66,7 @@ def compare(
         metadata=prompts.held_out_metadata,
         tools=run.config.tools if run.config.tools.rewards_file else None,
         rewards_sha256=rewards_digest(run.config.tools),
-        # Keys of comparisons without suites stay.
-        **cast(Any, {"suites": on_suites} if any(on_suites) else {}),
+        **cast(Any, {"suites": on_suites} if any(on_suites) else {}),  # keys of comparisons without any stay
     )
     figures = {model.name: evaluation.facts for model, evaluation in zip(models, evaluations, strict=True)}
     return ComparedModels(reference, champion, students, read_lines(artifact), figures)

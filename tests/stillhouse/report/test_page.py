@@ -134,7 +134,7 @@ def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(fu
 def test_a_suite_is_shown_as_a_share_also_where_no_model_differs(full: ReportData) -> None:
     same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "gain": 0.0, "metric": "suite stock"}
     (line,) = overall_lines([{**same, "value": 0.958, "reference": 0.958}])
-    assert itemgetter("group", "value", "difference")(line) == ("suite stock", "95.8%", "0.0")
+    assert itemgetter("group", "value", "difference")(line) == ("suite stock", "95.8\u202f%", "0.0")
 
 
 def test_answers_to_one_prompt_stand_side_by_side_below_their_prompt(full: ReportData) -> None:
