@@ -60,20 +60,20 @@ def read_log(folder: Path) -> SuiteLog:
     path = next(folder.glob("*.json"), None)
     if path is None:
         said = (folder / _OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip()
-        raise InputError(said.split("\n")[-1] or "inspect_ai left no log, as without such a task")
+        raise InputError(said.split("\n")[-1] or "inspect_ai left no log: is there such a task?")
     log = json.loads(path.read_text(encoding="utf-8"))
-    if log["status"] != "success" or not log["results"]["scores"]:
-        raise InputError((log.get("error") or {}).get("message", "the task has no scorer"))
-    scorer, scores = log["results"]["scores"][0], {}
+    if log["status"] != "success" or not (scorers := (log.get("results") or {}).get("scores")):
+        errors = [each["error"]["message"] for each in (log, *(log.get("samples") or ())) if each.get("error")]
+        raise InputError((errors or ["the task has no scorer"])[0])
+    scorer, scores = scorers[0], {}
     for sample in next(each["samples"] for each in log["reductions"] or () if each["scorer"] == scorer["scorer"]):
-        value = sample["value"]
-        value = next(iter(value.values())) if isinstance(value, dict) else value
+        value = next(iter(sample["value"].values())) if isinstance(sample["value"], dict) else sample["value"]
         if not isinstance(value, int | float) or not (math.isnan(value) or 0.0 <= value <= 1.0):
             raise InputError(f"sample {sample['sample_id']} is scored {value!r}, expected 0 to 1")
         if not math.isnan(value):
             scores[str(sample["sample_id"])] = float(value)
-    errors = {str(sample["id"]): sample.get("error") or {} for sample in log["samples"]}
-    failures = [errors[sample].get("message", "the scorer gave no score") for sample in errors if sample not in scores]
+    causes = {str(sample["id"]): sample.get("error") or {} for sample in log["samples"]}
+    failures = [causes[sample].get("message", "the scorer gave no score") for sample in causes if sample not in scores]
     usage = log["stats"]["model_usage"].get(log["eval"]["model"], {})
     tokens = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
     reported = {name: figure["value"] for name, figure in scorer["metrics"].items()}

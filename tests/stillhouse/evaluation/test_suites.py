@@ -64,7 +64,17 @@ def test_a_task_that_failed_or_has_no_scorer_says_so(tmp_path: Path) -> None:
             written(tmp_path, lambda log: log.update(status="error", error={"message": "ConnectionError: no network"}))
         )
     with pytest.raises(InputError, match="the task has no scorer"):
-        read_log(written(tmp_path, lambda log: log["results"].update(scores=[])))
+        read_log(written(tmp_path, lambda log: log.update(results={"scores": []}, samples=[])))
+
+
+def test_where_every_sample_failed_the_reason_of_the_first_is_told(tmp_path: Path) -> None:
+    def change(log: Any) -> None:
+        # As inspect_ai writes it where its server is gone.
+        log.pop("results")
+        log.update(reductions=None, samples=[{"id": 1, "epoch": 1, "error": {"message": "APIConnectionError('gone')"}}])
+
+    with pytest.raises(InputError, match=r"APIConnectionError\('gone'\)"):
+        read_log(written(tmp_path, change))
 
 
 def test_without_a_log_the_last_line_of_the_output_is_the_reason(tmp_path: Path) -> None:
