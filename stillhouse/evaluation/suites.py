@@ -22,8 +22,7 @@ SuiteLog = tuple[dict[str, float], list[str], JsonObject]
 
 def source_of(suite: str) -> JsonObject:
     """Return the versions of a suite's packages and its file's SHA-256; raise ConfigError if one of them is missing."""
-    file, name = parse_suite(suite)
-    # inspect_ai itself runs tasks of data sets on Hugging Face, `hf/OWNER/NAME`.
+    file, name = parse_suite(suite)  # inspect_ai itself registers `hf/OWNER/NAME`, tasks of data sets on the hub
     registered_by = [name.partition("/")[0]] if "/" in name and not name.startswith("hf/") else []
     try:
         versions = {package: version(package) for package in ("inspect_ai", *registered_by)}
@@ -66,7 +65,8 @@ def read_log(folder: Path) -> SuiteLog:
         errors = [each["error"]["message"] for each in (log, *(log.get("samples") or ())) if each.get("error")]
         raise InputError((errors or ["the task has no scorer"])[0])
     scorer, scores = scorers[0], {}
-    for sample in next(each["samples"] for each in log["reductions"] or () if each["scorer"] == scorer["scorer"]):
+    reduced = (each["samples"] for each in log["reductions"] or () if each["scorer"] == scorer["scorer"])
+    for sample in next(reduced, ()):
         value = next(iter(sample["value"].values())) if isinstance(sample["value"], dict) else sample["value"]
         if not isinstance(value, int | float) or not (math.isnan(value) or 0.0 <= value <= 1.0):
             raise InputError(f"sample {sample['sample_id']} is scored {value!r}, expected 0 to 1")
