@@ -2,10 +2,9 @@
 
 import os
 import shutil
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,20 +17,11 @@ if TYPE_CHECKING:
     from tasks.certification import Subject
 
 
-class Form(StrEnum):
-    """What a student is written as."""
-
-    HF = "hf"
-    VLLM = "vllm"
-    GGUF = "gguf"
-    OLLAMA = "ollama"
-
-    @property
-    def is_gguf(self) -> bool:
-        return self in (Form.GGUF, Form.OLLAMA)
-
-
+Form = Literal["hf", "vllm", "gguf", "ollama"]
+_OF_GGUF = ("gguf", "ollama")
 _GGUF_TYPE = "q8_0"
+_TABLE_WIDTH = 120
+"""Of a certificate's table, whose cells are not to be cut."""
 NumPrompts = Annotated[int, typer.Option("-n", "--num-prompts", min=1, help="Held-out prompts to compare on.")]
 
 
@@ -78,15 +68,15 @@ def publish(
     with TemporaryDirectory(dir=None if output is None else output.parent, prefix=".publish-") as scratch:
         written = Path(scratch) / ("student" if output is None else output.name)
         with console.status("merging the adapter into its base" if merge else "writing the student"):
-            if to is not None and to.is_gguf:
+            if to in _OF_GGUF:
                 export_gguf(folder, written, weights or _GGUF_TYPE, **about)
-                if to is Form.OLLAMA:
+                if to == "ollama":
                     write_modelfile(written, ends_of(folder).values())
             else:
                 copy: Any = shutil.copyfile if output is not None or to is not None else os.symlink
                 export_student(folder, written, merge=merge, copy=copy, **about)
         if subject is not None:
-            _certify(subject, written, is_vllm=to is Form.VLLM, writes=True)
+            _certify(subject, written, is_vllm=to == "vllm", writes=True)
         if push is not None and hub is not None:
             with console.status(f"uploading to {push}"):
                 address = push_student(written, push, private=private, api=hub)
@@ -104,11 +94,11 @@ def _require_form(folder: Path, output: Path | None, to: Form | None, weights: s
 
     if output is not None and output.exists():
         raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
-    if weights is not None and (to is None or not to.is_gguf):
+    if weights is not None and to not in _OF_GGUF:
         raise ConfigError("--type is of GGUF files; leave it out, or write one with --to gguf")
     if weights not in (None, *TYPES):
         raise ConfigError(f"--type {weights!r}: expected one of {', '.join(TYPES)}")
-    adapter = None if to is None or to.is_gguf or merge else read_adapter(folder)
+    adapter = None if to in (None, *_OF_GGUF) or merge else read_adapter(folder)
     if adapter is not None and not adapter.base.startswith("embedded:") and not is_hub_id(adapter.base):
         raise ConfigError(
             f"--to {to}: the base of its adapter is {adapter.base!r}, which is not on the Hugging Face Hub, so that "
@@ -138,12 +128,14 @@ def _subject(folder: Path, run: "RunRecord | None", num_prompts: int, store: str
 
 
 def _certify(subject: "Subject", form: Path, *, is_vllm: bool, writes: bool) -> None:
-    from stillhouse.progress.terminal import error_console
+    from rich.console import Console
+
+    from stillhouse.progress.terminal import error_console, table
     from tasks.certification import certify
 
     with error_console().status("comparing it with the student"):
         certificate = certify(subject, form, "vllm" if is_vllm else "transformers")
-    typer.echo(certificate.text())
+    Console(width=_TABLE_WIDTH).print(table(*certificate.rows))
     certificate.require()
     if writes:
         certificate.write(form)

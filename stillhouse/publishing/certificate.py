@@ -10,7 +10,6 @@ import orjson
 from stillhouse.errors import TrainingError
 from stillhouse.evaluation.paired import Difference
 from stillhouse.publishing.agreement import Agreement
-from stillhouse.publishing.facts import differ
 from stillhouse.publishing.rendering import Differences
 from stillhouse.report.format import interval, metric, percent
 from stillhouse.report.markdown import plain, table
@@ -60,31 +59,23 @@ class Certificate:
         body = {"certificate": asdict(self), "refused": bool(self.problems)}
         write_atomic(folder / CERTIFICATE_FILE, orjson.dumps(body, option=orjson.OPT_INDENT_2))
         card = folder / "README.md"
-        text = card.read_text(encoding="utf-8") if card.is_file() else f"# {plain(self.form)}\n"
-        write_atomic(card, f"{text}\n{self.section()}".encode())
+        about = f"{self.form} under {self.runtime}, compared with the trained student on held-out prompts, greedily."
+        section = f"## Certificate\n\n{plain(about)}\n\n{table(*self.rows)}"
+        write_atomic(card, f"{card.read_text(encoding='utf-8')}\n{section}".encode())
 
-    def text(self) -> str:
-        """Return a table for the terminal."""
-        rows = [("what", "student", "this form", "refused if"), *map(_cells, self.checks)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join([f"{self.form} under {self.runtime}", *lines])
-
-    def section(self) -> str:
-        rows = map(_cells, self.checks)
-        return (
-            f"## Certificate\n\n{plain(self.form)} under {plain(self.runtime)}, compared with the trained student on "
-            f"held-out prompts, greedily.\n\n{table(('what', 'student', 'this form', 'refused if'), rows)}"
-        )
+    @property
+    def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return the heads and the rows of its table."""
+        cells: list[tuple[str, ...]] = [(check.name, check.student, check.form, check.bound) for check in self.checks]
+        return ("what", "student", "this form", "refused if"), cells
 
 
 def fact_checks(student: JsonObject, form: JsonObject) -> Iterator[Check]:
     for name, expected in student.items():
-        seen = form[name]
-        if expected is None and seen is None:
-            continue
-        problem = f"expected {_shown(expected)}, saw {_shown(seen)}" if differ(expected, seen) else None
-        yield Check(name, _shown(expected), _shown(seen), "it differs", problem)
+        known, seen = _shown(expected), _shown(form[name])
+        problem = None if known == seen else f"expected {known}, saw {seen}"
+        if problem or expected is not None:
+            yield Check(name, known, seen, "it differs", problem)
 
 
 def prompt_checks(found: Differences) -> Iterator[Check]:
@@ -115,10 +106,6 @@ def measured_check(name: str, difference: Difference) -> Check:
     problem = f"{percent(difference.mean)} for {percent(difference.reference)}: {span}" if is_lower else None
     seen = f"{percent(difference.mean)}, difference {span}"
     return Check(name, percent(difference.reference), seen, f"lower by {MAX_LOSS:.0%}, p < {_SIGNIFICANT:g}", problem)
-
-
-def _cells(check: Check) -> tuple[str, ...]:
-    return check.name, check.student, check.form, check.bound
 
 
 def _shown(value: Any) -> str:

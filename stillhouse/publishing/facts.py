@@ -1,6 +1,5 @@
 """What decides how weights are computed and where answers end, as a folder of transformers or a GGUF file says it."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -82,10 +81,3 @@ def max_kl(path: Path) -> float:
 
     kind = gguf.GGUFReader(path).get_field("general.file_type")
     return MAX_KL if kind is not None and kind.contents() in _EXACT else _MAX_KL_OF_FEW_BITS
-
-
-def differ(student: Any, form: Any) -> bool:
-    """Return whether two values of a fact are not the same."""
-    if isinstance(student, float) and isinstance(form, float):
-        return not math.isclose(student, form, rel_tol=1e-6)
-    return bool(student != form)

@@ -41,6 +41,7 @@ def _write(folder: Path, model: torch.nn.Module) -> None:
     StudentRecord(
         method="sft", base=_BASE, started_from=_BASE, config={"student_ref": "student@1"}, facts={"steps": 3}
     ).write(folder)
+    (folder / "README.md").write_text("# A student\n")
     make_portable(folder)
 
 
