@@ -38,8 +38,9 @@ class OnPolicyTeacher(Section):
     name: str = Field(pattern=r"^[\w.-]+$")
     """Name in its metrics: `teacher_kl/NAME`."""
     kind: TeacherKind = "local"
-    """A model in this process (`local`), the student before training (`base`), the running mean of the student's
-    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
+    """A model in this process (`local`); the student before this training, but one with an adapter without it, and so
+    without SFT too (`base`); the running mean of the student's weights (`ema`, needs ema_decay); or a server: vLLM,
+    SGLang, or completions with `echo` in OpenAI's form."""
     model: str | None = None
     """Model ref, or the model's name on the server; `base` and `ema` have none."""
     base_url: Address | None = None
