@@ -67,7 +67,7 @@ class Subject:
         if run is None or not run.config or len(held_out) != 2 or not held_out[0].num_rows:
             raise InputError(
                 f"{folder}: a form is compared with its student on held-out prompts, and none are known. Name the "
-                "student by its run, one that held prompts out (prompts.held_out_fraction)"
+                "student by its run, one of this version that held prompts out (prompts.held_out_fraction)"
             )
         config = DistillConfig.model_validate(run.config)
         greedy = config.evaluation.model_copy(update={"temperature": 0.0, "num_samples": 1})
