@@ -43,7 +43,7 @@ setup: $(READY) | $(PREFECT_HOME)
 vllm:
 	PYTHON=$(PYTHON) .ci/vllm $(VENV)-vllm
 
-## llama-cpp  llama.cpp, compiled, for GGUF files: publish --to gguf, certify, serve (ten minutes)
+## llama-cpp  llama.cpp, compiled, for GGUF files: publish --to gguf, certify, serve (ten to twenty minutes)
 llama-cpp: base
 	.ci/llama-cpp $(BIN) $(VENV)/llama.cpp
 
