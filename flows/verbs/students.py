@@ -35,16 +35,17 @@ def publish(
     ] = False,
     to: Annotated[
         Form | None,
-        typer.Option("--to", help="Compare what is written with the student, under transformers, vLLM or llama.cpp."),
+        typer.Option("--to", help="Write it for this runtime, load it there, and compare it with the student."),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--type", help=f"Type of the weights of a GGUF file, such as q4_k_m. [{_GGUF_TYPE}]")
+        str | None,
+        typer.Option("--type", help=f"Type of the weights of a GGUF file, such as q4_k_m; else {_GGUF_TYPE}."),
     ] = None,
     num_prompts: NumPrompts = 100,
     push: Push = None,
     private: Private = False,
     license_id: Annotated[
-        str | None, typer.Option("--license", help="License for the card, such as apache-2.0. [none stated]")
+        str | None, typer.Option("--license", help="License for the card, such as apache-2.0; else none is stated.")
     ] = None,
     store: Store = "runs",
 ) -> None:
