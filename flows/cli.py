@@ -116,7 +116,7 @@ def score(
     kind: Annotated[Literal["vllm", "sglang"], typer.Option(help="What the server is.")] = "vllm",
     student: Annotated[str | None, typer.Option(help="Model by whose template and tokens rows are read.")] = None,
     top_k: Annotated[
-        int | None, typer.Option("-k", "--top-k", min=1, help="Most probable tokens to keep. [20]")
+        int | None, typer.Option("-k", "--top-k", min=1, help="Most probable tokens to keep; else 20.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -147,20 +147,20 @@ def generate(
     form: Annotated[
         ExportForm | None,
         typer.Option(
-            "--to", metavar="FORM", help=f"Form of the rows, as `export` takes it: {EXPORT_FORMS}. [by the ending]"
+            "--to", metavar="FORM", help=f"Form of the rows, as `export` takes it: {EXPORT_FORMS}; else by the ending."
         ),
     ] = None,
-    tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions, or none. [none]")] = None,
+    tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions; else none.")] = None,
     model: Teacher = None,
     system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.")] = None,
-    num: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Most prompts to use. [all]")] = None,
+    num: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Most prompts to use; else all.")] = None,
     entries: Entries = None,
     concurrency: Annotated[
-        int | None, typer.Option("-c", "--concurrency", min=1, help="Requests in flight at first. [20]")
+        int | None, typer.Option("-c", "--concurrency", min=1, help="Requests in flight at first; else 20.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one completion. [2048]")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Most completions of one rollout. [10]")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature. [0.7]")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one completion; else 2048.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Most completions of one rollout; else 10.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; else 0.7.")] = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = None,
     preview: Preview = None,

@@ -50,7 +50,7 @@ def view(
         ),
     ] = "latest",
     store: Store = "runs",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The page; else a file in the store.")] = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
     follow: Annotated[

@@ -32,10 +32,10 @@ def serve(
     ] = "{}",
     device: Annotated[Device, typer.Option(help="Where the model runs.")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps the model's own.")] = "auto",
-    num_threads: Annotated[int | None, typer.Option(help="CPU threads. [as torch decides]")] = None,
+    num_threads: Annotated[int | None, typer.Option(help="CPU threads; else as torch decides.")] = None,
     max_batch: Annotated[int, typer.Option(help="Sequences decoded at once.")] = 64,
     max_pending: Annotated[int, typer.Option(help="Sequences that may wait; requests beyond are answered 429.")] = 256,
-    api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable. [no key]")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable; else for none.")] = None,
     allowed_hosts: Annotated[
         str | None, typer.Option(help="Names it is called by, besides localhost and addresses: a,b.")
     ] = None,

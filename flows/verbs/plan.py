@@ -17,7 +17,7 @@ def plan(
         int, typer.Option("-n", "--rollouts", min=0, help="Rollouts to judge by; 0 asks for none and tells less.")
     ] = 3,
     devices: Annotated[
-        str | None, typer.Option(metavar="8x80GiB", help="GPUs of a host to check the memory of. [this machine's]")
+        str | None, typer.Option(metavar="8x80GiB", help="GPUs of a host to check the memory of; else this machine's.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     overrides: Overrides = None,
