@@ -21,8 +21,9 @@ from stillhouse.evaluation.sampling import evaluation_rollouts
 from stillhouse.inference.local_server import served_model
 from stillhouse.inference.scoring.scores import SequenceScores
 from stillhouse.inference.vllm.environment import vllm_python, vllm_version
-from stillhouse.publishing.agreement import agreement, score
 from stillhouse.publishing.certificate import (
+    MAX_KL,
+    MAX_KL_OF_FEW_BITS,
     Certificate,
     Check,
     answer_check,
@@ -31,7 +32,9 @@ from stillhouse.publishing.certificate import (
     prompt_checks,
     token_checks,
 )
-from stillhouse.publishing.facts import MAX_KL, facts_of, max_kl
+from stillhouse.publishing.facts import facts_of
+from stillhouse.publishing.gguf_header import header_of
+from stillhouse.publishing.next_tokens import compare_next_tokens, score
 from stillhouse.publishing.rendering import compare_prompts
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.store.records import read_metadata, read_prompts
@@ -134,7 +137,8 @@ def certify(subject: Subject, form: Path, engine: Engine) -> Certificate:
     facts = (facts_of(folder, ends_of(subject.folder)) for folder in (subject.folder, form))
     checks = [*fact_checks(*facts), *prompt_checks(compare_prompts(subject.folder, form, subject.trajectories))]
     if not any(check.problem for check in checks):
-        checks += _computed(subject, form, engine, max_kl=MAX_KL if gguf is None else max_kl(gguf))
+        is_exact = gguf is None or header_of(gguf).is_exact
+        checks += _computed(subject, form, engine, max_kl=MAX_KL if is_exact else MAX_KL_OF_FEW_BITS)
     student, name = model_identity(str(subject.folder)), (gguf or form).name
     return Certificate(student, name, _runtime(subject, "llama-cpp-python" if gguf else engine), tuple(checks))
 
@@ -147,7 +151,7 @@ def _runtime(subject: Subject, package: str) -> str:
 
 def _computed(subject: Subject, form: Path, engine: Engine, *, max_kl: float) -> Iterator[Check]:
     seen = subject.scores(form, engine)
-    found = agreement(subject.own_scores, seen)
+    found = compare_next_tokens(subject.own_scores, seen)
     yield from token_checks(found, max_kl, partial(_cause, subject, seen, found.kl))
     trajectories = subject.sampled(form, engine)
     pairs = list(zip(subject.trajectories, trajectories, strict=True))
@@ -177,7 +181,7 @@ def _cause(subject: Subject, form: Sequence[SequenceScores], kl: float) -> str |
         return None
     for factor, words in ((2.0, "its adapter is merged twice"), (0.0, "its adapter is not in it")):
         with _scaled(subject.folder, factor) as other:
-            if agreement(subject.scores(other, "transformers"), form).kl < kl / 10:
+            if compare_next_tokens(subject.scores(other, "transformers"), form).kl < kl / 10:
                 return words
     return None
 

@@ -88,9 +88,12 @@ def publish(
 
 
 def _require_form(folder: Path, output: Path | None, to: Form | None, weights: str | None, *, merge: bool) -> None:
-    """Raise ConfigError for what cannot be written, before anything is."""
+    """Raise ConfigError, or TrainingError for a template that Ollama cannot have, before anything is written."""
     from stillhouse.chat.refs import is_hub_id
-    from stillhouse.publishing.gguf import TYPES
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.publishing.gguf import TYPES, sources_of_llama_cpp
+    from stillhouse.publishing.ollama import pieces_of
+    from stillhouse.serving.gguf import llama_cpp
     from stillhouse.training.results.adapter import read_adapter
 
     if output is not None and output.exists():
@@ -99,6 +102,11 @@ def _require_form(folder: Path, output: Path | None, to: Form | None, weights: s
         raise ConfigError("--type is of GGUF files; leave it out, or write one with --to gguf")
     if weights not in (None, *TYPES):
         raise ConfigError(f"--type {weights!r}: expected one of {', '.join(TYPES)}")
+    if to in _OF_GGUF:
+        sources_of_llama_cpp()
+        llama_cpp()
+    if to == "ollama":
+        pieces_of(load_tokenizer(str(folder)))
     adapter = None if to in (None, *_OF_GGUF) or merge else read_adapter(folder)
     if adapter is not None and not adapter.base.startswith("embedded:") and not is_hub_id(adapter.base):
         raise ConfigError(

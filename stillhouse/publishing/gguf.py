@@ -12,6 +12,7 @@ from typing import Final
 from stillhouse.chat.refs import gguf_in
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.publishing.gguf_header import header_of
 from stillhouse.publishing.ollama import MODELFILE, modelfile
 from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.training.results.adapter import read_adapter
@@ -55,16 +56,13 @@ def export_gguf(
 
 def write_modelfile(folder: Path, ends: Iterable[str]) -> None:
     """Write Ollama's Modelfile into the folder of a GGUF file; raises as `stillhouse.publishing.ollama.modelfile`."""
-    import gguf
-
     path = gguf_in(folder)
     assert path is not None
-    adds_bos = gguf.GGUFReader(path).get_field("tokenizer.ggml.add_bos_token")
     text = modelfile(
         load_tokenizer(str(folder)),
         path.name,
         ends,
-        adds_bos=adds_bos is not None and bool(adds_bos.contents()),
+        adds_bos=bool(header_of(path).value("tokenizer.ggml.add_bos_token")),
         max_length=read_record(folder).config["student"]["max_length"],
     )
     write_atomic(folder / MODELFILE, text.encode())
@@ -75,7 +73,7 @@ def write_gguf(model: Path, output: Path, weights: str) -> None:
 
     Raises ConfigError if llama.cpp is not there, TrainingError if it refuses the model.
     """
-    sources = _sources()
+    sources = sources_of_llama_cpp()
     exact = weights if weights in _UNQUANTISED else "f32"
     whole = output if weights == exact else output.with_suffix(".whole.gguf")
     command = [sys.executable, str(sources / _CONVERTER), str(model), "--outtype", exact, "--outfile", str(whole)]
@@ -91,8 +89,8 @@ def write_gguf(model: Path, output: Path, weights: str) -> None:
         whole.unlink()
 
 
-def _sources() -> Path:
-    """Return the folder of llama.cpp's sources."""
+def sources_of_llama_cpp() -> Path:
+    """Return the folder of llama.cpp's sources; raise ConfigError if its converter is not there."""
     named = os.environ.get("LLAMA_CPP")
     folder = Path(named).expanduser() if named else Path(sys.prefix) / "llama.cpp"
     if not (folder / _CONVERTER).is_file():

@@ -8,6 +8,7 @@ from stillhouse.chat.message_form import reads_literal_calls, template_message
 from stillhouse.chat.refs import gguf_in
 from stillhouse.chat.template import first_difference, render_text
 from stillhouse.chat.tokenizer import encode, load_tokenizer
+from stillhouse.publishing.gguf_header import header_of
 from stillhouse.types import JsonObject, Message, Tools, Trajectory
 
 _AROUND = 30
@@ -70,28 +71,20 @@ def _by_transformers(form: Path) -> Render:
 
 
 def _by_llama_cpp(path: Path) -> Render:
-    import gguf
+    header = header_of(path)
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-    from stillhouse.serving.gguf import llama_cpp, load_file
-
-    api, reader = llama_cpp(), gguf.GGUFReader(path)
-    vocabulary = api.llama_model_get_vocab(load_file(path, vocab_only=True))
-
-    def value(name: str) -> Any:
-        field = reader.get_field(f"tokenizer.{name}")
-        return None if field is None else field.contents()
-
-    tokens = value("ggml.tokens")
-    eos, bos = ("" if (at := value(f"ggml.{end}_token_id")) is None else tokens[at] for end in ("eos", "bos"))
-    formatter = Jinja2ChatFormatter(value("chat_template") or "", eos, bos)
+    api, tokens = header.api, header.value("tokenizer.ggml.tokens")
+    ids = (header.value(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "bos"))
+    eos, bos = ("" if token is None else tokens[token] for token in ids)
+    formatter = Jinja2ChatFormatter(header.value("tokenizer.chat_template") or "", eos, bos)
 
     def render(messages: list[JsonObject], tools: Tools) -> tuple[str, list[int]]:
         text = formatter(messages=messages, tools=tools or None).prompt
         # As llama-server does (common/chat.cpp): a first token that the vocabulary adds is not written twice.
-        data = text.removeprefix(bos if api.llama_vocab_get_add_bos(vocabulary) else "").encode()
+        data = text.removeprefix(bos if api.llama_vocab_get_add_bos(header.vocabulary) else "").encode()
         found = (api.llama_token * (len(data) + 2))()
-        number = api.llama_tokenize(vocabulary, data, len(data), found, len(found), True, True)
+        number = api.llama_tokenize(header.vocabulary, data, len(data), found, len(found), True, True)
         return text, list(found[:number])
 
     return render

@@ -100,13 +100,16 @@ def test_a_push_without_a_token_or_of_nothing_is_told_before_anything_leaves(
 
 
 def test_a_form_is_refused_before_anything_is_written_where_it_cannot_be_made_or_compared(
-    publish, store: Path, tmp_path: Path
+    publish, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LLAMA_CPP", str(tmp_path))
     out = ("--store", str(store), "-o", str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="--type is of GGUF files"):
         publish(*out, "--to", "hf", "--type", "q8_0")
     with pytest.raises(ConfigError, match="--type 'q9': expected one of f32, f16"):
         publish(*out, "--to", "gguf", "--type", "q9")
+    with pytest.raises(ConfigError, match=r"holds no convert_hf_to_gguf\.py.*run `make llama-cpp`"):
+        publish(*out, "--to", "gguf")
     (folder,) = (store / "artifacts/sft").iterdir()
     local = Path(shutil.copytree(folder, tmp_path / "local", ignore=shutil.ignore_patterns("manifest.json")))
     adapter = local / "adapter_config.json"

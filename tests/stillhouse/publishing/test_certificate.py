@@ -2,8 +2,8 @@ import pytest
 
 from stillhouse.errors import TrainingError
 from stillhouse.evaluation.paired import paired_difference
-from stillhouse.publishing.agreement import Agreement
 from stillhouse.publishing.certificate import Certificate, Check, fact_checks, measured_check, token_checks
+from stillhouse.publishing.next_tokens import NextTokens
 
 
 def _measured(wrong: int, *, of: int = 100) -> Check:
@@ -21,7 +21,7 @@ def test_a_form_that_lost_ten_points_is_refused_and_one_that_may_have_lost_them_
 
 
 def test_weights_whose_next_tokens_differ_too_much_are_refused_with_the_cause() -> None:
-    found = Agreement(kl=0.09, same_best=0.9, num_tokens=1000)
+    found = NextTokens(kl=0.09, same_best=0.9, num_tokens=1000)
     refused, taken = (next(token_checks(found, most, lambda: "its cause")) for most in (0.02, 0.1))
     assert refused.problem == "0.09 nats, expected at most 0.02; its cause"
     assert taken.problem is None

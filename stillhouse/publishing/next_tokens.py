@@ -19,7 +19,7 @@ TOP_K: Final = 20
 _TIMEOUT_S: Final = 600.0
 
 
-class Agreement(NamedTuple):
+class NextTokens(NamedTuple):
     kl: float
     """KL(student || form) a token in nats, over the tokens that both hold most probable and all others as one; a lower
     bound of that over the vocabulary (the data processing inequality)."""
@@ -41,7 +41,7 @@ def score(url: str, model: str, samples: Sequence[Sample]) -> list[SequenceScore
     return found
 
 
-def agreement(student: Sequence[SequenceScores], form: Sequence[SequenceScores]) -> Agreement:
+def compare_next_tokens(student: Sequence[SequenceScores], form: Sequence[SequenceScores]) -> NextTokens:
     """Compare the distributions at the same positions."""
     kl, same, number = 0.0, 0, 0
     for one, other in zip(student, form, strict=True):
@@ -50,7 +50,7 @@ def agreement(student: Sequence[SequenceScores], form: Sequence[SequenceScores])
         kl += float(_kl_N(one.top, other.top).sum())
         same += int((one.top.ids_NK[:, 0] == other.top.ids_NK[:, 0]).sum())
         number += len(one.top.ids_NK)
-    return Agreement(kl / number, same / number, number)
+    return NextTokens(kl / number, same / number, number)
 
 
 def _kl_N(student: TopLogprobs, form: TopLogprobs) -> np.ndarray:
